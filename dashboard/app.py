@@ -30,8 +30,7 @@ from dashboard.serving.guard import content_security_policy, guard, require_toke
 from dashboard.serving.uploads import Inbox, add_uploads
 from tracer.stored import Cache
 
-INTERVAL: Final = 1.0
-"""Minimum number of seconds between two scans, however many pages poll."""
+INTERVAL: Final = 1.0  # minimum number of seconds between two scans, however many pages poll
 Print: TypeAlias = tuple[tuple[str, int, int], ...]
 
 _FOUND: Final = [import_module(f"{pages.__name__}.{found.name}") for found in iter_modules(pages.__path__)]

@@ -25,13 +25,10 @@ _KINDS: Final = {
     "nvtx": ("#B9C2CE", "NVTX range"),
     "gap": ("#F0E442", "inter-token gap"),
 }
-COLOURS: Final = {kind: colour for kind, (colour, _) in _KINDS.items()}
-"""Kind of a mark -> its colour, in both themes."""
-NAMES: Final = {kind: name for kind, (_, name) in _KINDS.items()}
-"""Kind of a mark -> its name in the legend."""
+COLOURS: Final = {kind: colour for kind, (colour, _) in _KINDS.items()}  # kind of a mark -> its colour, in both themes
+NAMES: Final = {kind: name for kind, (_, name) in _KINDS.items()}  # kind of a mark -> its name in the legend
 
-KINDS: Final = tuple(COLOURS)
-"""The order of the legend, and the codes that the timeline's tables hold."""
+KINDS: Final = tuple(COLOURS)  # the order of the legend, and the codes that the timeline's tables hold
 
 HOLES: Final = {"before_graph": "|", "between_kernels": ".", "after_graph": "-"}
 """Place of idle time -> Plotly's name of the pattern, drawn on the colour of the gap; the gap itself has no

@@ -64,16 +64,13 @@ _SEEN: Final = 0.02  # smallest share
 _CLOSEST: Final = 500  # ns on both sides of an event without duration
 _TOUCH: Final = 12  # px around an edge that count as the edge
 
-RINGS: Final = ((3, 600), (16, 400), (128, 400))
-"""Width of a ring relative to the view, and its maximum number of bins."""
+RINGS: Final = ((3, 600), (16, 400), (128, 400))  # width of a ring relative to the view, and its maximum number of bins
 _WHOLE: Final = 512  # bins of a recording that is wider than the widest ring
 _FINEST: Final = (1 << 16) - 1
 _GAP: Final = KINDS.index("gap")
 _SHADES: Final = 4  # of a bin, by how busy it is
-Marks = NDArray[np.uint16]
-"""A mark per row: from and to in units of its ring, and its lane."""
-Bundles = dict[tuple[int, int, int], list[Marks]]
-"""By ring, kind and shade."""
+Marks = NDArray[np.uint16]  # A mark per row: from and to in units of its ring, and its lane
+Bundles = dict[tuple[int, int, int], list[Marks]]  # by ring, kind and shade
 
 _HEAVIEST = 2400  # marks in one figure, see `_weight`: what a browser redraws without a stutter, and under 300 KB
 _FEWEST_BINS = 16

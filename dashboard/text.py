@@ -16,8 +16,7 @@ from tracer.text import LONGEST, plain, with_sign
 
 __all__ = ["LONGEST", "apart", "brief_site", "fitting", "markup", "plain", "width_of"]
 
-_BETWEEN: Final = "-_ /.·~"
-"""The boundaries of words in a name."""
+_BETWEEN: Final = "-_ /.·~"  # the boundaries of words in a name
 _WIDTHS: Final = {
     letter: width
     for letters, width in (

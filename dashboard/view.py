@@ -22,13 +22,11 @@ from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 from dashboard.text import plain
 from tracer.analysis.bounds import RATES
 
-_MOST_PAIRS: Final = 360
-"""Maximum number of values in a query; a longer one counts as empty."""
+_MOST_PAIRS: Final = 360  # at most so many values in a query; a longer one counts as empty
 
 Shown = TypeVar("Shown", bound="Linked")
 Pair: TypeAlias = tuple[str, str]
-Query: TypeAlias = Mapping[str, Sequence[str]]
-"""Name in a link -> its values, in order."""
+Query: TypeAlias = Mapping[str, Sequence[str]]  # name in a link -> its values, in order
 
 
 class Form(NamedTuple):
@@ -169,8 +167,7 @@ class Linked:
         return TypeAdapter(cls)
 
 
-MOST_RATES: Final = 24
-"""Maximum number of runs with a rate in a view, to limit the length of its link."""
+MOST_RATES: Final = 24  # at most so many runs with a rate in a view, to limit the length of its link
 _LOW, _HIGH = RATES
 _NUMBER: Final = re.compile(r"\d{1,20}(\.\d{0,20})?(e[+-]?\d{1,2})?", re.ASCII | re.IGNORECASE)
 
@@ -258,8 +255,7 @@ GROUPINGS: Final = {
 """How an area's events are grouped -> its label."""
 MOST_RUNS: Final = 6
 MOST_BOOKMARKS: Final = 100
-SHORTEST: Final = 100
-"""The narrowest range, ns."""
+SHORTEST: Final = 100  # the narrowest range, ns
 _MOST_NAMES: Final = 60
 _LONGEST: Final = 200
 _MOST_ARRANGED: Final = 10_000
@@ -296,8 +292,7 @@ def _text_of_ends(ends: tuple[int, int]) -> str:
 
 
 WORD: Final = one()
-TEXT: Final = one(lambda text: text or None)
-"""A text, None for an empty one."""
+TEXT: Final = one(lambda text: text or None)  # A text, None for an empty one
 POSITION: Final = one(lambda text: min(max(int(text), 0), FURTHEST))
 _SEARCH: Final = one(lambda text: words_of(text))
 _ENDS: Final = one(_ends, _text_of_ends)

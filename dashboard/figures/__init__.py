@@ -23,8 +23,7 @@ from dashboard.reading.run import Run
 from dashboard.text import duration, markup, microseconds, ticks
 from tracer.analysis.idle import PLACES
 
-Plot = dict[str, Any]
-"""A figure in Plotly's own form: `data` and `layout`, with NumPy arrays."""
+Plot = dict[str, Any]  # A figure in Plotly's own form: `data` and `layout`, with NumPy arrays
 
 
 def packed(value: Any) -> Any:

@@ -26,27 +26,23 @@ from tracer.analysis.idle import PLACES
 from tracer.errors import UsageError
 from tracer.model.schema import MISSING
 
-DIMMED: Final = 0.22
-"""Opacity of events that do not match a search."""
+DIMMED: Final = 0.22  # opacity of events that do not match a search
 _ARROWS: Final = {"launch": COLOURS["launch"], "wait": COLOURS["sync"], "event": COLOURS["copy"]}
 _HOVER_MATCHES: Final = "%{customdata:,} begin here<extra></extra>"
 
 IMAGES = (".svg", ".png")
 _LEGEND = 34  # px
 
-LABELLED: Final = 34
-"""Minimum width of a labelled gap or hole, px."""
+LABELLED: Final = 34  # minimum width of a labelled gap or hole, px
 DIFFERENCES: Final = ["x", "own", "base", "top", "bottom"]
 """The columns of the gaps that differ from the base's: x (s), own and base (ns), top bottom (px)."""
 _MOST_DIFFERENCES: Final = 40  # of a run; with more in view none is wide enough to be read
 
 MARGIN = {"r": 22, "t": 52, "b": 8}
-BETWEEN = "  ·  "
-"""Between the parts of a note."""
+BETWEEN = "  ·  "  # between the parts of a note
 _NARROW, _PER_LETTER_OF_HEADING = 700, 7.4  # px
 _BESIDE_NAMES = 10  # px on both sides of the names of rows
-SIZE_OF_NAMES = 11
-"""Of the letters of the names of rows, px."""
+SIZE_OF_NAMES = 11  # of the letters of the names of rows, px
 _NUMBER_PX = 30  # of a token in the ruler
 _HOVER_EVENT = "<b>%{hovertext}</b><br>%{customdata[1]}<extra></extra>"
 _HOVER_BIN = (

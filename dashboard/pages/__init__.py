@@ -278,11 +278,9 @@ def add_missing(server: Flask, pages: Iterable[tuple[str, str]], prefix: str) ->
         return Response(page, 404)
 
 
-Tree: TypeAlias = "str | list[Any]"
-"""A text, or [tag, attributes by React's names, child, child, ...]."""
+Tree: TypeAlias = "str | list[Any]"  # A text, or [tag, attributes by React's names, child, child, ...]
 _ELEMENTS: Final = "dash_html_components"
-_SAFE: Final = {"", "http", "https"}
-"""Schemes of links; Dash's own component takes care of any other."""
+_SAFE: Final = {"", "http", "https"}  # schemes of links; Dash's own component takes care of any other
 _LOADING: Final = ("src", "srcDoc", "action", "formAction", "data")
 """Attributes with addresses that Dash's own components take care of."""
 

@@ -51,8 +51,7 @@ from tracer.analysis.interval import Interval
 from tracer.analysis.summary import Summary
 
 ADDRESS: Final = "gap/"
-LONGEST: Final = 12
-"""Number of gaps of each run in the table of the longest."""
+LONGEST: Final = 12  # number of gaps of each run in the table of the longest
 _PANEL = 150  # px
 _FOOT = 46
 _MOST_BARS = 1200  # of all panels; keeps a figure under 300 KB
@@ -60,8 +59,7 @@ _BINS = 60
 _WIDE, _CHARACTER = 1360, 7.6  # px
 _BEYOND = 1.5  # times the 90th percentile: the end of an axis of typical gaps
 
-_SCALES: Final = {"typical": "typical gaps", "all": "the longest gap"}
-"""Range of the axes -> its label."""
+_SCALES: Final = {"typical": "typical gaps", "all": "the longest gap"}  # range of the axes -> its label
 
 
 @dataclass(frozen=True)

@@ -40,8 +40,7 @@ _NO_GRAPH = (
     "None of these runs has a model graph. Recordings made by intertoken run include it; for imported ones, see the "
     "kernels on the Runs page."
 )
-_MOST_KERNELS: Final = 150
-"""Maximum number of kernels of a graph that is shown as one part."""
+_MOST_KERNELS: Final = 150  # at most so many kernels of a graph that is shown as one part
 _CHUNK: Final = 40
 
 
@@ -458,8 +457,7 @@ PAGE = Page(ADDRESS, "Graph", "the graph of one token", sections, register, Grap
 
 
 Element = dict[str, Any]
-Point = tuple[float, float]
-"""Column and row, or px from the left and from the top."""
+Point = tuple[float, float]  # column and row, or px from the left and from the top
 
 _COLUMN, _ROW, _MARGIN = 250, 72, 60  # px
 _LEFT: Final = 150  # px from the edge to the middle of the first column

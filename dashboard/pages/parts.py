@@ -31,8 +31,7 @@ from tracer.files.bounded import toml_of
 MOST_PRESSES: Final = 200
 """Maximum number of presses that one call handles: a key held down for seven seconds. Counters come from
 the browser and cannot be trusted."""
-Clicks: TypeAlias = Mapping[str, float | None]
-"""How often each button was pressed; None for never."""
+Clicks: TypeAlias = Mapping[str, float | None]  # how often each button was pressed; None for never
 
 Seen = TypeVar("Seen", bound=Linked)
 

@@ -17,8 +17,7 @@ from dashboard.text import plain
 from dashboard.view import Linked, NoRate, View, rate_of, switched, text_of
 
 _LONGEST = 120
-PATIENCE = 2.0
-"""Seconds after which a page opens with the recordings read so far."""
+PATIENCE = 2.0  # seconds after which a page opens with the recordings read so far
 
 
 def opened(view: View, store: RunStore) -> View:

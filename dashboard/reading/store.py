@@ -30,8 +30,7 @@ from tracer.stored import Cache, fingerprint
 
 _log = logging.getLogger(__name__)
 
-DEEPEST = 2
-"""Levels below a given directory that are searched."""
+DEEPEST = 2  # levels below a given directory that are searched
 _DRAWS = 1.0  # s in which a page draws the recordings that it wanted, before others are read
 
 

@@ -41,8 +41,7 @@ from tracer.whatif.base import TRACED, Base
 from tracer.whatif.prediction import WITHOUT_RATE
 
 _NONE: Final = "–"
-Change = Callable[[float, float], str]
-"""Formats the difference between a figure and that of the base."""
+Change = Callable[[float, float], str]  # formats the difference between a figure and that of the base
 Value = str | Callable[[Run], float | None]
 """A field of a run's summary, with ".KEY" one of its values; or a function of the run."""
 

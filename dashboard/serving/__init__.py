@@ -34,8 +34,7 @@ from contextlib import contextmanager
 _NAME: Final = "intertoken-uploads-"
 
 VARIABLE: Final = "INTERTOKEN_TOKEN"
-LONG: Final = 16
-"""Minimum length of a token that cannot be guessed: any number of attempts is allowed."""
+LONG: Final = 16  # minimum length of a token that cannot be guessed: any number of attempts is allowed
 _LARGEST: Final = 4_096
 
 

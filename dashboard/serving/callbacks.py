@@ -26,8 +26,7 @@ MOST_VALUES: Final = 200_000
 MOST_IN_A_LIST: Final = 20_000
 LONGEST_TEXT: Final = 100_000
 DEEPEST: Final = 24
-LARGEST: Final = 2**53
-"""Largest exact integer in a browser."""
+LARGEST: Final = 2**53  # largest exact integer in a browser
 _MOST_PRESSES: Final = 10**9
 
 _log = logging.getLogger(__name__)

@@ -29,8 +29,7 @@ _MOST_WRONG, _WINDOW, _MOST_ADDRESSES = 10, 60.0, 1_000
 
 _log = logging.getLogger(__name__)
 _SAFE: Final = {"GET", "HEAD", "OPTIONS"}
-LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
-"""Names of this machine itself in a browser."""
+LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})  # names of this machine itself in a browser
 _HOST: Final = re.compile(
     r"(?:(?P<name>[\w.-]+)|\[(?P<six>[\da-f:.]+)])(?::(?P<port>\d{1,5}))?", re.ASCII | re.IGNORECASE
 )

@@ -26,10 +26,8 @@ from dashboard.serving.unpack import accept
 from dashboard.text import plain, safe_name
 from tracer.errors import FormatError, TraceError, UsageError
 
-SLICE: Final = 1 << 20
-"""Maximum number of bytes in one request."""
-MOST_KEPT: Final = 50
-"""Maximum number of uploaded recordings, from all senders together."""
+SLICE: Final = 1 << 20  # at most so many bytes in one request
+MOST_KEPT: Final = 50  # at most so many uploaded recordings, from all senders together
 _MOST_OPEN: Final = 16
 _PATIENCE, _FIRST = 120.0, 10.0
 """Seconds after which a stalled upload is dropped, and after which one that has sent nothing may be replaced."""

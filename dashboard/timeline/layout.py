@@ -17,8 +17,7 @@ from tracer.model.schema import MISSING
 
 HEADING = 40
 GAP_STRIP = 20
-RULER = 33
-"""Position of the tokens' numbers in a heading, px from its top."""
+RULER = 33  # position of the tokens' numbers in a heading, px from its top
 _BELOW = 10
 _ROOMY = 300  # px of rows; fewer are drawn taller
 _FOLDED: Final = "▸ "

@@ -28,8 +28,7 @@ COLUMNS: Final = ["x", "dx", "y", "height", "what", "share", "wide", "title", "m
 WAIT_COLUMNS: Final = ["start", "end", "process", "thread", "stream", "waited_for", "waited_until"]
 NO_WAITS: Final = pd.DataFrame({c: pd.Series(dtype="str" if c == "waited_for" else "int64") for c in WAIT_COLUMNS})
 _MOST_WHOLE = 150  # visible events of a row; above, whole hovers have short names and only times
-SIZE_OF_TEXTS = 10.5
-"""Of the letters inside bars, px."""
+SIZE_OF_TEXTS = 10.5  # of the letters inside bars, px
 _CHARACTER = 6.4  # px of one of them, and of the space around it
 _BESIDE = 4  # px on both sides of a text
 _SHARPEST = 4.0  # px; bars at least this wide are set apart from their neighbours

@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 from tracer.compiled import compiled
 from tracer.model.intervals import Ints, covered
 
-FEW: Final = 1 << 15
-"""Number of events that are merged about as fast as a level is read."""
+FEW: Final = 1 << 15  # number of events that are merged about as fast as a level is read
 _SPARING: Final = 16  # least events per bin of the narrowest level: narrower bins would outweigh them
 _AT_ONCE: Final = 2  # levels that are made at the same time
 _BEYOND: Final = 3  # levels wider than the whole row, for zooming out

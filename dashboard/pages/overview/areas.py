@@ -45,8 +45,7 @@ _HEADINGS: Final = {
     "of_area": ("Of the area", "Union divided by the length of the area"),
     "of_step": ("Of a step", "Union divided by the median token period"),
 }
-_SEARCHED: Final = {"kernel"}
-"""Groupings whose names can be searched for from the table."""
+_SEARCHED: Final = {"kernel"}  # groupings whose names can be searched for from the table
 
 
 def buttons() -> list[Any]:

@@ -32,8 +32,7 @@ from tracer.reporting.headline import Figure, gap, idle, rate, sentence
 
 _MAKE_BASE: Final = "make-base"
 _ROOM: Final = 2  # lines
-_BESIDE: Final = 2
-"""Up to this many runs, the matrix fits next to the sentences."""
+_BESIDE: Final = 2  # up to this many runs, the matrix fits next to the sentences
 _HEAD: Final = 26  # characters of a column's name
 _SHORT: Final = 16  # of a run's name in one of several sentences, which then fit on a line
 _NOTHING: Final = ({"0"}, {"1.00"})
@@ -150,8 +149,7 @@ def skeleton(lines: int) -> list[Any]:
     return [html.P("Comparing …", className="skeleton"), *[html.P(className="skeleton")] * (lines - 1)]
 
 
-_SPACE: Final = html.Div(className="skeleton tall")
-"""Reserves space for the figures while they are computed."""
+_SPACE: Final = html.Div(className="skeleton tall")  # reserves space for the figures while they are computed
 
 
 def _items_of(cautions: Sequence[str] | None) -> list[html.Li]:
