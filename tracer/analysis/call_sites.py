@@ -16,15 +16,15 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Final
 
 import numpy as np
 
-from tracer.analysis.calls import outer_rows
+from tracer.analysis.calls import PlainCalls, outer_rows
 from tracer.analysis.tokens import Steps
 from tracer.compiled import compiled
 from tracer.model.calls import MEANING
-from tracer.model.columns import Columns, Names, Texts, grouped, numbers, positions, spread
+from tracer.model.columns import Columns, Names, Texts, firsts, grouped, numbers, positions, spread
 from tracer.model.intervals import Bools, Floats, Ints
 from tracer.model.schema import DEVICE_DOMAINS, MISSING, OTHER_DOMAINS, PYTHON_FUNCTION
 from tracer.model.tables import Api, Callchains, Nvtx
@@ -66,50 +66,6 @@ Frames = Sequence[tuple[str, str]]
 """Symbol and module of each function, the outermost first."""
 
 
-class OnThread(Protocol):
-    """Rows with a time (ns) and a thread."""
-
-    @property
-    def start(self) -> Any:
-        """Of each row."""
-
-    @property
-    def process(self) -> Any:
-        """Of each row."""
-
-    @property
-    def thread(self) -> Any:
-        """Of each row."""
-
-
-class Made(OnThread, Protocol):
-    """Calls."""
-
-    @property
-    def correlation(self) -> Any:
-        """Of each row."""
-
-
-class Spent(Protocol):
-    """Calls with what they do and how long they take."""
-
-    @property
-    def letter(self) -> Any:
-        """Of each row."""
-
-    @property
-    def name(self) -> Names:
-        """Of each row."""
-
-    @property
-    def start(self) -> Any:
-        """Of each row, ns."""
-
-    @property
-    def end(self) -> Any:
-        """Of each row, ns."""
-
-
 @dataclass(frozen=True, eq=False)
 class Moments(Columns):
     """Times of threads, ns."""
@@ -124,6 +80,10 @@ class CallMoments(Moments):
     """The starts of calls, with the number of each."""
 
     correlation: Ints
+
+
+OnThread = Api | PlainCalls | Moments
+"""Rows with a time and a thread."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,7 +122,7 @@ class _OfChains(Columns):
     is_python: Bools
 
 
-def call_sites(trace: Trace, calls: Made) -> Sites:
+def call_sites(trace: Trace, calls: Api | PlainCalls | CallMoments) -> Sites:
     """Where each call was made.
 
     Args:
@@ -288,9 +248,8 @@ def _of_chains(chains: Callchains, chain: Ints) -> _OfChains:
 
 def _first(number: Ints, chosen: Bools) -> Ints:
     """The first chosen row of each chain, which are numbered; -1 for none."""
-    found, rows = np.full(int(number[-1]) + 1, MISSING), np.flatnonzero(chosen)[::-1]
-    found[number[rows]] = rows  # the last assignment stays
-    return found
+    rows = np.flatnonzero(chosen)
+    return firsts(number[rows], int(number[-1]) + 1, rows)
 
 
 def _of_cuda(chains: Callchains) -> Bools:
@@ -492,15 +451,14 @@ class SiteCalls(Columns):
     us_per_step: Floats
 
 
-def by_site(calls: Spent, sites: Sites, steps: int) -> SiteCalls:
+def by_site(calls: PlainCalls, sites: Sites, steps: int) -> SiteCalls:
     """The calls of the steps by their sites."""
     letters = np.array([*MEANING])
     is_letter = np.asarray(calls.letter)[:, None] == letters
     chosen = np.flatnonzero(is_letter.any(axis=1))
     order, name, site = np.argmax(is_letter[chosen], axis=1), calls.name[chosen], sites[chosen]
     group, count = numbers(order, name.codes, site.site, site.through, site.source)
-    first = np.empty(count, np.int64)
-    first[group[::-1]] = np.arange(len(group))[::-1]
+    first = firsts(group, count)
     ns = np.bincount(group, weights=(calls.end - calls.start)[chosen], minlength=count)
     by = np.lexsort((-ns, order[first]))
     first, ns, size = first[by], ns[by], np.bincount(group, minlength=count)[by]
@@ -521,8 +479,7 @@ class StackTimes(Columns):
         """The time of each stack, by its first time."""
         number, count = numbers(self.stack.codes)
         ns = np.bincount(number, weights=self.ns, minlength=count).astype(np.int64)
-        first = np.unique(number, return_index=True)[1]
-        return dict(zip(self.stack[first], ns.tolist(), strict=True))
+        return dict(zip(self.stack[firsts(number, count)], ns.tolist(), strict=True))
 
 
 @dataclass(frozen=True, eq=False)
@@ -576,7 +533,7 @@ def _samples(trace: Trace, steps: Steps, at: int) -> StackTimes:
     low = cuts[:-1]
     stack = stacks(trace, process, thread, low).texts
     moments = Moments(low, np.full(len(low), process), np.full(len(low), thread))
-    called = Ranges(calls.start, calls.end, calls.process, calls.thread, calls.name)
+    called = Ranges.from_table(calls, text=calls.name)
     call = innermost_ranges(called, moments).texts
     both = np.where((stack != "") & (call != ""), ";", "").astype(object)
     found = stack + both + call

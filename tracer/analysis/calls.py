@@ -6,12 +6,11 @@ What a name means is in `tracer.model.calls`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
 from tracer.model.calls import BEGIN_CAPTURE, COPIES, END_CAPTURE, GRAPH_LAUNCH, POLL, letter
-from tracer.model.columns import Caused, Correlated, Letters, Names, among, grouped, several, spread
+from tracer.model.columns import Correlated, Letters, Names, among, ended_before, grouped, several, spread
 from tracer.model.intervals import Bools, Ints
 from tracer.model.schema import MISSING
 from tracer.model.tables import Api
@@ -72,20 +71,13 @@ def host_calls(trace: Trace) -> Calls:
     words = [*kinds.words.tolist(), "", "PtoP"]
     kind = spread(kinds.codes.astype(np.int64), copy, len(words) - 2)
     kind[between_devices(trace, found)] = len(words) - 1
-    return Calls(
-        found.start, found.end, found.process, found.thread, found.correlation, found.name, api.letter[calls],
-        np.where(copy >= 0, spread(trace.memcpys.stream, copy, MISSING), spread(trace.syncs.stream, sync, MISSING)),
-        Names.at_codes(kind, words),
-    )  # fmt: skip
+    streams = [spread(each.stream, row, MISSING) for each, row in ((trace.memcpys, copy), (trace.syncs, sync))]
+    return Calls.from_table(
+        found, letter=api.letter[calls], stream=np.where(copy >= 0, *streams), kind=Names.at_codes(kind, words)
+    )
 
 
-class _Named(Caused, Protocol):
-    @property
-    def name(self) -> Names:
-        """Of each row."""
-
-
-def between_devices(trace: Trace, calls: _Named) -> Bools:
+def between_devices(trace: Trace, calls: Api | PlainCalls) -> Bools:
     """Which calls copy from one device to another: by their name, or those copies that go to the host and from there
     to a device, as the driver does without peer access (CUDA Driver API, cuMemcpyPeerAsync)."""
     copies = trace.memcpys
@@ -113,11 +105,9 @@ def in_order(trace: Trace, chosen: Bools) -> Ints:
 
 def outermost(api: Api, rows: Ints) -> Bools:
     """Calls that are not inside an earlier call of their thread; merely touching its end does not count as inside."""
-    start, end, outer = api.start[rows], api.end[rows], np.ones(len(rows), dtype=bool)
-    for _, mine in grouped(api.process[rows], api.thread[rows]):
-        reach, later = np.maximum.accumulate(end[mine])[:-1], mine[1:]
-        outer[later] = (start[later] >= reach) | (end[later] > reach)
-    return outer
+    start, end = api.start[rows], api.end[rows]
+    reach = ended_before(end, api.process[rows], api.thread[rows])
+    return (start >= reach) | (end > reach)
 
 
 def captured(api: Api, rows: Ints) -> Bools:

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pandas as pd
@@ -30,11 +30,27 @@ from tracer.analysis.tokens import Steps
 from tracer.analysis.waited_for import Thread, WaitedThread, waited_threads
 from tracer.model.calls import GRAPH_LAUNCH
 from tracer.model.collectives import shown_name
-from tracer.model.columns import NEVER, Columns, Names, grouped, numbers, positions, ranks, runs, several, spread
+from tracer.model.columns import (
+    NEVER,
+    Columns,
+    Names,
+    ended_before,
+    firsts,
+    grouped,
+    numbers,
+    positions,
+    ranks,
+    runs,
+    several,
+    spread,
+)
 from tracer.model.fits import fits_of, gpu_of
 from tracer.model.intervals import Bools, Floats, Ints, covered, uncovered
 from tracer.model.trace import RUN, Trace
 from tracer.text import plain
+
+if TYPE_CHECKING:
+    from tracer.analysis.gaps import Gaps
 
 PLACES: Final = {
     "between_steps": "between steps (the gap)",
@@ -48,22 +64,6 @@ MOST_RUNS: Final = 0.02  # of the time: an error of the idle time that needs no 
 _MOST_HOLES: Final = 200  # kinds of holes to keep
 _LEAST, _MOST_NAMED, _LONGEST = 0.05, 3, 60  # share and number of parts, and length of a name, in a sentence
 _NO_INTS: Final = np.zeros(0, np.int64)
-
-
-class PerStep(Protocol):
-    """Gaps: step, device and gap (ns) of each."""
-
-    @property
-    def step(self) -> Ints:
-        """Of each."""
-
-    @property
-    def device(self) -> Ints:
-        """Of each."""
-
-    @property
-    def gap(self) -> Ints:
-        """Of each, ns."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -343,7 +343,7 @@ class IdleReport:
         us = np.maximum(self.untraced_ns(steps_per_s), 0) / 1e3
         return {"p50": float(np.median(us)), "mean": float(us.mean())}
 
-    def untraced_gaps(self, gaps: PerStep, steps_per_s: float, sign: int = 0) -> Ints:
+    def untraced_gaps(self, gaps: Gaps, steps_per_s: float, sign: int = 0) -> Ints:
         """The gaps at that rate, ns, in the order of `gaps` (`gaps.GapReport.gaps`).
 
         Their idle part keeps its recorded share of the idle time: all of it if a step idles nowhere else; for graphs
@@ -354,7 +354,7 @@ class IdleReport:
         kept = np.where(outside == between, left, np.round(left * (between / np.maximum(outside, 1))))
         return self._with(gaps, kept - between)
 
-    def bounds_of_gaps(self, gaps: PerStep, steps_per_s: float) -> tuple[Ints, Ints]:
+    def bounds_of_gaps(self, gaps: Gaps, steps_per_s: float) -> tuple[Ints, Ints]:
         """The lower and upper bounds: everything that tracing added, or by which a slower run is longer, may belong to
         the gap or to the other places."""
         left, between, outside = self._outside(steps_per_s, 0)
@@ -371,13 +371,13 @@ class IdleReport:
         left = np.maximum(self.untraced_ns(steps_per_s, sign), 0)
         return np.maximum(left - np.maximum(apart - self._stretch(sign), 0), 0), each.between_steps, each.idle - apart
 
-    def _with(self, gaps: PerStep, change: Ints) -> Ints:
+    def _with(self, gaps: Gaps, change: Ints) -> Ints:
         """The gaps, each changed by the amount of its step; unchanged if the step has no period."""
         of_gap = positions([gaps.device, gaps.step], [self.periods.device, self.periods.step])
         return gaps.gap + spread(change, of_gap, 0)
 
 
-def idle_report(trace: Trace, steps: Steps, gaps: PerStep, every: Compute, near: Near) -> IdleReport:
+def idle_report(trace: Trace, steps: Steps, gaps: Gaps, every: Compute, near: Near) -> IdleReport:
     """Find the idle time in the periods of the steps; none if they all start to compute at the same time. Periods of
     which more than `MOST_RUNS` are runs of eager launches are left out, since it is unknown when the device computed
     in them.
@@ -421,7 +421,7 @@ def statistics(ns: Ints) -> dict[str, float]:
 # --- periods ---
 
 
-def _periods(spans: StepSpans, steps: Steps, hosts: Ints, gaps: PerStep) -> Periods:
+def _periods(spans: StepSpans, steps: Steps, hosts: Ints, gaps: Gaps) -> Periods:
     """The period of each step on each device that is followed by another; without its graphs."""
     spans = spans[runs(spans.device, spans.group, spans.step)[0]]
     chain, _ = numbers(spans.device, spans.group)
@@ -445,7 +445,7 @@ def _with_graphs(trace: Trace, compute: Compute, hosts: Ints, periods: Periods) 
     rows = compute[of_graph]
     nodes = rows.is_kernel
     busy = np.where(nodes, rows.end - rows.start, 0)
-    reach = _reach(rows, hosts[rows.at])
+    reach = ended_before(rows.end, rows.device, hosts[rows.at])
     union = np.minimum(np.maximum(rows.end - np.maximum(rows.start, reach), 0), busy)
     order, begins = runs(rows.device, rows.at)
     first = order[begins]
@@ -458,15 +458,6 @@ def _with_graphs(trace: Trace, compute: Compute, hosts: Ints, periods: Periods) 
             for name, values in (("kernels", nodes.astype(np.int64)), ("busy", busy), ("union", union))
         },
     )
-
-
-def _reach(compute: Compute, host: Ints) -> Ints:
-    """The latest end of what a host computed on a device before each compute, ns; -`NEVER` for the first."""
-    reach = np.full(len(compute), -NEVER)
-    of, count = numbers(compute.device, host)
-    for rows in (np.flatnonzero(of == number) for number in range(count)):
-        reach[rows[1:]] = np.maximum.accumulate(compute.end[rows])[:-1]
-    return reach
 
 
 def _known(trace: Trace, steps: Steps, every: Compute, periods: Periods) -> Bools:
@@ -491,7 +482,7 @@ def _holes(
     """The times between two computes of a host on a device, in periods; and what is left of them: start and end (ns) of
     each piece, and the position of its hole, in their order."""
     host = hosts[compute.at]
-    reach = _reach(compute, host)
+    reach = ended_before(compute.end, compute.device, host)
     behind = np.flatnonzero((compute.start > reach) & (reach != -NEVER)) if len(periods) else _NO_INTS
     start, kept, of = reach[behind], [_NO_INTS], [_NO_INTS]
     places = dict(grouped(compute.device[behind], host[behind]))
@@ -584,23 +575,19 @@ def _largest(parts: Split) -> Ints:
 
 def _by_place(place: Ints, parts: Split) -> Ints:
     """See `IdleReport.sums`."""
-    sums = np.zeros((len(PLACES), len(PART_COLUMNS)), np.int64)
-    for part, ns in parts.parts.items():
-        np.add.at(sums[:, PART_COLUMNS.index(part)], place, ns)
-    return sums
+    sums = parts.sums(place, len(PLACES))
+    return np.stack([sums.part(part) for part in PART_COLUMNS], axis=1)
 
 
 def _by_next(place: Ints, next_: Names, hole: Ints, parts: Split, steps: int) -> KindsOfHoles:
     """The pieces, with their place, next compute and hole, as kinds of holes."""
     of = ranks(place, next_.codes)
     kinds = int(of.max(initial=-1)) + 1
-    row = np.full(kinds, len(of))
-    np.minimum.at(row, of, np.arange(len(of)))
+    row = firsts(of, kinds)
     first = np.diff(hole, prepend=-1) != 0  # of each hole
-    sums = {part: np.bincount(of, ns, kinds).astype(np.int64) for part, ns in parts.parts.items()}
-    total = np.sum([*sums.values(), np.zeros(kinds, np.int64)], axis=0)
-    part = _largest(Split(sums, kinds))
-    part_ns = np.array([sums[PART_COLUMNS[code]][row] if sums else 0 for row, code in enumerate(part.tolist())])
+    sums = parts.sums(of, kinds)
+    total, part = np.sum([*sums.parts.values(), np.zeros(kinds, np.int64)], axis=0), _largest(sums)
+    part_ns = np.array([sums.part(PART_COLUMNS[code])[row] for row, code in enumerate(part.tolist())])
     names = list(CAUSES)
     cause = np.array([names.index(CAUSE_OF[PART_COLUMNS[code]]) for code in part.tolist()], np.int64)
     found = KindsOfHoles(

@@ -47,6 +47,7 @@ from tracer.model.columns import (
     Names,
     Texts,
     among,
+    ended_before,
     grouped,
     joined,
     last_before,
@@ -238,7 +239,7 @@ def _outermost(marks: _Marks) -> _Marks:
     Example: a range "execute_model" that holds one named "decode, 8 sequences" is one step, of 8 sequences.
     """
     marks = marks[np.lexsort((-marks.end, marks.start, marks.thread, marks.process))]
-    outer = marks.end > _before(marks, _reach(marks))
+    outer = marks.end > ended_before(marks.end, marks.process, marks.thread)
     holder = np.cumsum(outer)
     telling = np.array([_TELLING.index(phase) for phase in marks.phase.tolist()]) + 0.5 * (marks.part == "")
     order = np.lexsort((np.arange(len(marks)), -telling, holder))

@@ -29,7 +29,9 @@ from tracer.model.columns import (
     Caused,
     Columns,
     Texts,
+    ended_before,
     first_at,
+    firsts,
     grouped,
     numbers,
     pairs,
@@ -88,7 +90,7 @@ class PlacedKernels:
         end; its time is what follows it.
         """
         rows = self.rows[np.lexsort((self.rows.end, self.rows.start))]
-        before = _ended_before(rows)
+        before = ended_before(rows.end, rows.process, rows.device, rows.stream)
         own = np.maximum(rows.end - np.maximum(rows.start, before), 0)
         names, number = np.unique(rows.short_name.texts.astype(str), return_inverse=True)
         ns = np.bincount(number, weights=own, minlength=len(names))
@@ -248,8 +250,7 @@ def _replays_of(node: Trace) -> tuple[_Replays, dict[str, _Inside]]:
         for name in ("start", "end", "device", "context", "stream", "process", "correlation")
     )
     number, count = numbers(process, correlation, device)
-    first = np.full(count, len(number))
-    np.minimum.at(first, number, np.arange(len(number)))
+    first = firsts(number, count)
     since, until = np.full(count, NEVER), np.full(count, -NEVER)
     np.minimum.at(since, number, start)
     np.maximum.at(until, number, end)
@@ -356,17 +357,9 @@ def _placed_copies(light: Trace, steps: Steps, node: Trace, others: Steps) -> _C
 def _delays(node: Trace) -> Ints:
     """How long after its call, and after the preceding work on its stream, each copy of the node pass starts, ns."""
     copies, works = node.memcpys, node.activities()
-    before = _ended_before(works)
+    before = ended_before(works.end, works.process, works.device, works.stream)
     before = np.where(before == -NEVER, 0, before)[::-1]  # of equal works the first one counts
     keys = [[rows.process, rows.device, rows.stream, rows.correlation, rows.start] for rows in (copies, works[::-1])]
     behind = before[positions(*keys)] if len(copies) else copies.start
     called = spread(node.api.start, node.api.of(copies), 0)
     return np.maximum(copies.start - np.maximum(behind, called), 0)
-
-
-def _ended_before(rows: OnStream) -> Ints:
-    """The last end of what is ahead of each row on its stream, ns; before all times if nothing is."""
-    found = np.full(len(rows), -NEVER)
-    for _, own in grouped(rows.process, rows.device, rows.stream):
-        found[own[1:]] = np.maximum.accumulate(rows.end[own])[:-1]
-    return found

@@ -39,7 +39,7 @@ from tracer.analysis.turns import (
 )
 from tracer.engines.engine import FORWARD, ITERATION, SPECULATIVE
 from tracer.model.calls import COPIES, LAUNCHES, SYNC
-from tracer.model.columns import Columns, Names, among, joined, medians, numbers, runs, within
+from tracer.model.columns import Columns, Names, among, firsts, joined, medians, numbers, runs, within
 from tracer.model.intervals import Bools, Ints
 from tracer.model.schema import MISSING
 from tracer.model.trace import Trace
@@ -168,9 +168,8 @@ def work_of(host: Host, first: Ints) -> Work:
     usual = medians(busy, number, count)[number].clip(1)
     size = np.where(graph, 0, (np.log2(busy.clip(1) / usual) / (2 * np.log2(LONGER))).round())
     kind, kinds = numbers(code, size)
-    example = np.full(kinds, len(kind))
-    np.minimum.at(example, kind, np.arange(len(kind)))
-    whole = np.array([_shows_pass(launches[first[one] : last[one]]) for one in example.tolist()], bool)
+    examples = firsts(kind, kinds).tolist()
+    whole = np.array([_shows_pass(launches[first[one] : last[one]]) for one in examples], bool)
     group = np.zeros(len(first), np.int64)
     return Work(first, last, graphs, busy, fetched, inputs, waits, captures, kind, whole[kind], group)
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -97,8 +97,7 @@ def _launched_before(activities: OnStream, is_alone: Bools) -> Bools:
 def all_compute(trace: Trace, steps: Steps) -> Compute:
     """All compute without collectives: kernels and whole graphs."""
     found = trace.compute()
-    columns: dict[str, Any] = {name: getattr(found, name) for name in found.column_names()}
-    return Compute(**columns, at=activity_steps(trace, steps, found))
+    return Compute.from_table(found, at=activity_steps(trace, steps, found))
 
 
 def step_compute(trace: Trace, steps: Steps) -> Compute:

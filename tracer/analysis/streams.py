@@ -17,7 +17,20 @@ from tracer.analysis.causes import CAUSES, Near, Split, Windows, calls_in, split
 from tracer.analysis.step_work import Compute, StepSpans, activity_steps, step_compute, step_spans
 from tracer.analysis.tokens import Steps
 from tracer.errors import EmptyTraceError
-from tracer.model.columns import NEVER, Columns, grouped, joined, modes, numbers, positions, ranks, runs, spread
+from tracer.model.columns import (
+    NEVER,
+    Columns,
+    ended_before,
+    firsts,
+    grouped,
+    joined,
+    modes,
+    numbers,
+    positions,
+    ranks,
+    runs,
+    spread,
+)
 from tracer.model.intervals import Bools, Floats, Ints, overlap, total, union
 from tracer.model.schema import MISSING
 from tracer.model.tables import MEMCPYS, Activities
@@ -273,10 +286,9 @@ def _bubbles(compute: Compute, steps: Steps) -> tuple[Ints, Windows]:
     order, first = runs(compute.device, compute.at)
     final = np.empty(len(compute), np.int64)  # of the step on the device
     final[order] = np.repeat(np.maximum.reduceat(compute.end[order], first), np.diff(first, append=len(order)))
-    reach, latest, owner = (np.full(len(compute), each) for each in (-NEVER, -NEVER, MISSING))
-    for _, rows in grouped(compute.device, hosts[compute.at]):
-        reach[rows[1:]] = np.maximum.accumulate(compute.end[rows])[:-1]
-        latest[rows[1:]] = np.maximum.accumulate(final[rows])[:-1]
+    of_host = compute.device, hosts[compute.at]
+    reach, latest, owner = ended_before(compute.end, *of_host), ended_before(final, *of_host), np.full(len(compute), -1)
+    for _, rows in grouped(*of_host):
         leads = np.maximum.accumulate(np.where(final[rows] > latest[rows], np.arange(len(rows)), -1))
         owner[rows[1:]] = compute.at[rows][leads][:-1]
     found = np.flatnonzero((compute.start > reach) & (latest > reach))
@@ -324,9 +336,7 @@ def stream_waits(trace: Trace, steps: Steps, spans: StepSpans) -> StreamWaits:
     """
     turns = _turns(trace, steps, spans)
     until = turns.start.clip(turns.first, turns.final)
-    reach = np.full(len(turns), -NEVER)
-    for _, rows in grouped(turns.device, turns.step, turns.stream):
-        reach[rows[1:]] = np.maximum.accumulate(turns.end[rows])[:-1]
+    reach = ended_before(turns.end, turns.device, turns.step, turns.stream)
     since = np.minimum(reach.clip(turns.first, turns.final), until)
     length = until - since
     launch = np.where(turns.last, 0, turns.issued.clip(since, until) - since)
@@ -336,7 +346,7 @@ def stream_waits(trace: Trace, steps: Steps, spans: StepSpans) -> StreamWaits:
     latency, done = np.where(turns.last, 0, length - launch - event), np.where(turns.last, length, 0)
     number = ranks(turns.device, turns.process, turns.stream)
     count = int(number.max(initial=-1)) + 1
-    size, row = np.bincount(number, turns.last, count).astype(np.int64), np.unique(number, return_index=True)[1]
+    size, row = np.bincount(number, turns.last, count).astype(np.int64), firsts(number, count)
     idle_us, launch_us, event_us, latency_us, done_us = (
         np.bincount(number, ns, count) / size.clip(1) / 1e3 for ns in (length, launch, event, latency, done)
     )

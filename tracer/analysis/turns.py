@@ -141,8 +141,8 @@ def _with_work(trace: Trace, calls: Calls) -> WorkCalls:
     to_host = trace.memcpys[trace.memcpys.kind.rows("DtoH")]
     call, size = calls.of(to_host), to_host.bytes.clip(0, _MOST_BYTES)
     fetched = np.bincount(call[call >= 0], size[call >= 0], minlength=len(calls))
-    columns: dict[str, Any] = {column: getattr(calls, column) for column in Calls.column_names()}
-    return WorkCalls(**columns, code=code, lane=lane, busy=busy.astype(np.int64), fetched=fetched.astype(np.int64))
+    ns, size = busy.astype(np.int64), fetched.astype(np.int64)
+    return WorkCalls.from_table(calls, code=code, lane=lane, busy=ns, fetched=size)
 
 
 def _together(calls: WorkCalls) -> dict[int, list[int]]:

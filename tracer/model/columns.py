@@ -537,6 +537,19 @@ def lasts(number: Ints, count: int, rows: Ints | None = None) -> Ints:
     return found
 
 
+def ended_before(end: Ints, *columns: NDArray[Any]) -> Ints:
+    """For each row, the latest end of the rows before it that are equal to it in these columns; -`NEVER` for the first.
+
+    Example:
+        >>> ended_before(np.array([9, 7, 8]), np.array([0, 0, 0])).tolist()[1:]
+        [9, 9]
+    """
+    found = np.full(len(end), -NEVER)
+    for _, rows in grouped(*columns):
+        found[rows[1:]] = np.maximum.accumulate(end[rows])[:-1]
+    return found
+
+
 def modes(values: NDArray[Any], number: Ints, count: int) -> NDArray[Any]:
     """The most common value of each number below `count`, the least of several; any value for a number that no row has.
 

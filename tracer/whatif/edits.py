@@ -20,7 +20,7 @@ from tracer.analysis.path.paths import Causality, work_at
 from tracer.analysis.tokens import Steps
 from tracer.errors import EmptyTraceError, UnsafePlanError, UsageError
 from tracer.model.calls import COPIES, SYNC
-from tracer.model.columns import among, grouped, most_common, pairs, spread
+from tracer.model.columns import among, firsts, grouped, lasts, most_common, pairs, spread
 from tracer.model.fits import fits_for
 from tracer.model.intervals import Bools, Ints
 from tracer.model.schema import MISSING
@@ -223,11 +223,8 @@ class FollowStrategy(FewerCalls):
 
 def _bounds(window: Ints, chosen: Bools) -> tuple[Ints, Ints]:
     """The first and the last chosen row in the window (-1 or greater) of each row; -1 without one."""
-    first, last = (np.full(int(window.max(initial=-1)) + 2, MISSING) for _ in range(2))
-    rows = np.flatnonzero(chosen)
-    last[window[rows]] = rows  # the last assignment stays
-    first[window[rows[::-1]]] = rows[::-1]
-    return first[window], last[window]
+    rows, count = np.flatnonzero(chosen), int(window.max(initial=-1)) + 2  # the last one is for -1
+    return firsts(window[rows], count, rows)[window], lasts(window[rows], count, rows)[window]
 
 
 def _check_device_alone(edit: str, causality: Causality, steps: Steps, reads: Windows) -> None:
@@ -253,9 +250,7 @@ def _one_queue(changes: Changes, copies: Windows, table: Windows) -> None:
     segments = changes.causality.segments
     work, count = segments.activities, len(segments.calls)
     issued = np.flatnonzero(work.call >= 0)
-    first, last = (np.full(count, MISSING) for _ in range(2))
-    last[work.call[issued]] = issued  # the last assignment stays
-    first[work.call[issued[::-1]]] = issued[::-1]
+    first, last = (each(work.call[issued], count, issued) for each in (firsts, lasts))
     launches = table[table.launches]
     launches = launches[np.append(True, launches.window[1:] != launches.window[:-1])[: len(launches)]]
     copy, launch = pairs([copies.window], [launches.window])
@@ -285,8 +280,7 @@ def _choose_on_device(changes: Changes, steps: Steps) -> str:
     if not changes.chooses_tokens:
         compute = np.flatnonzero(work.computes & (at >= 0))
         compute = compute[np.argsort(work.end[compute], kind="stable")]
-        last = np.full(len(steps), MISSING)
-        last[at[compute]] = compute  # the last assignment stays
+        last = lasts(at[compute], len(steps), compute)
         changes.lengthen_activities(last[last >= 0], took_ns)
         changes.chooses_tokens = True
     return (
@@ -391,9 +385,8 @@ class CopiesBehind(Unmeasured):
 def _behind_launch(causality: Causality, calls: Ints, launches: Ints) -> Edges:
     """From the end of the work of each launch to what follows on its stream: at least as long as the moved copies."""
     segments, work = causality.segments, causality.segments.activities
-    took, last = np.zeros(len(segments.calls), np.int64), np.full(len(segments.calls), MISSING)
-    issued = np.flatnonzero(work.call >= 0)
-    last[work.call[issued]] = issued  # the last assignment stays
+    took, issued = np.zeros(len(segments.calls), np.int64), np.flatnonzero(work.call >= 0)
+    last = lasts(work.call[issued], len(took), issued)
     copy, moved = pairs([work.call], [calls])
     np.add.at(took, launches[moved], work.end[copy] - work.start[copy])
     launch = np.unique(launches[moved])

@@ -25,10 +25,10 @@ from tracer.analysis.path.segments import OuterCalls, Work
 from tracer.analysis.tokens import Steps
 from tracer.errors import CannotTellError, EmptyTraceError, UnsafePlanError
 from tracer.model.calls import BLOCKING_COPY, COPY, EVENT, GRAPH_LAUNCH, LAUNCH, SYNC, WAIT
-from tracer.model.columns import Columns, Names, among, grouped, numbers, within
+from tracer.model.columns import NEVER, Columns, Names, among, ended_before, firsts, lasts, numbers, within
 from tracer.model.fits import Fits, fits_for
 from tracer.model.intervals import Bools, Floats, Ints
-from tracer.model.schema import MISSING, PYTHON_FUNCTION
+from tracer.model.schema import PYTHON_FUNCTION
 from tracer.model.tables import MEMSETS
 from tracer.whatif.changes import Changes, Unmeasured, windows
 
@@ -118,10 +118,8 @@ def launch_runs(changes: Changes, steps: Steps) -> tuple[Ints, Ints]:
     alone = is_graph & (np.bincount(run, weights=is_graph)[run] == 1)
     run = 2 * run + _counted(alone, run)  # what follows a graph is another run
     launches = np.flatnonzero(among(letter, [LAUNCH, GRAPH_LAUNCH]) & ~alone)
-    first, last = (np.full(int(run.max(initial=0)) + 1, MISSING) for _ in range(2))
-    last[run[launches]] = launches  # the last assignment stays
-    first[run[launches[::-1]]] = launches[::-1]
-    row, first, last = np.arange(len(run)), first[run], last[run]
+    count, row = int(run.max(initial=0)) + 1, np.arange(len(run))
+    first, last = (each(run[launches], count, launches)[run] for each in (firsts, lasts))
     chosen = passes & ~alone & (first < last) & (row >= first) & (row <= last)
     return call[chosen], run[chosen]
 
@@ -165,9 +163,7 @@ def _branches(causality: Causality, calls: Ints, graph: Ints, took: Ints) -> Edg
         took: how long the launch of each graph takes, ns.
     """
     work, segments = causality.segments.activities, causality.segments
-    graph_of, launch = np.full(len(segments.calls), MISSING), np.full(len(took), MISSING)
-    graph_of[calls] = graph
-    launch[graph[::-1]] = calls[::-1]
+    graph_of, launch = lasts(calls, len(segments.calls), graph), firsts(graph, len(took), calls)
     activity = np.flatnonzero((work.call >= 0) & (graph_of[work.call] >= 0))
     graph = graph_of[work.call[activity]]
     of_lane = within(graph, work.lane[activity]) == 0  # the first of its graph on its stream
@@ -251,8 +247,7 @@ class EagerLaunches:
     def by_kernel(self) -> LaunchedKinds:
         """The kernels by kind."""
         table, (number, count) = self.table, self.table.kinds
-        first = np.empty(count, np.int64)
-        first[number[::-1]] = np.arange(len(table))[::-1]
+        first = firsts(number, count)
         size = np.bincount(number, minlength=count)
         hole, kernel, launch = (
             np.bincount(number, weights=ns, minlength=count) / self.steps / 1e3
@@ -275,9 +270,7 @@ def _eager_launches(causality: Causality, steps: Steps) -> EagerLaunches:
     calls, work = causality.segments.calls, causality.segments.activities
     at = causality.once(calls_at, steps)
     graphs = np.flatnonzero((at >= 0) & (calls.letter == GRAPH_LAUNCH))
-    first, last = (np.full(len(steps) + 1, MISSING) for _ in range(2))  # of each step; the last is of no step
-    last[at[graphs]] = graphs  # the last assignment stays
-    first[at[graphs[::-1]]] = graphs[::-1]
+    first, last = (each(at[graphs], len(steps) + 1, graphs) for each in (firsts, lasts))  # of each step, and of none
     launches = (calls.letter == LAUNCH) & (first[at] >= 0)
     kernels = np.flatnonzero(work.is_kernel & (work.call >= 0))
     has_kernel = np.zeros(len(calls), bool)
@@ -363,11 +356,9 @@ def _behind_graph(changes: Changes, launches: Launched) -> Edges:
 
 def _holes(work: Work) -> Ints:
     """How long nothing, copies included, runs on the device before each activity; 0 for the first."""
-    found = np.zeros(len(work), np.int64)
-    for _, rows in grouped(work.device):
-        by_start = rows[np.argsort(work.start[rows], kind="stable")]
-        ended = np.maximum.accumulate(work.end[by_start])[:-1]
-        found[by_start[1:]] = np.maximum(work.start[by_start[1:]] - ended, 0)
+    order, found = np.argsort(work.start, kind="stable"), np.empty(len(work), np.int64)
+    start, ended = work.start[order], ended_before(work.end[order], work.device[order])
+    found[order] = np.where(ended == -NEVER, 0, np.maximum(start - ended, 0))
     return found
 
 

@@ -28,6 +28,7 @@ from tracer.model.columns import (
     first_at,
     joined,
     last_before,
+    lasts,
     pairs,
     positions,
     within,
@@ -141,8 +142,7 @@ def _last_of_splits(causality: Causality, readers: Ints) -> Ints:
     split = last_before(threads, calls.start[call], [splits.process, splits.thread], splits.start)
     inside = (split >= 0) & (splits.end[split] > calls.start[call])
     call, split = call[inside], split[inside]
-    last = np.full(len(splits), MISSING)
-    last[split] = call  # the last assignment stays
+    last = lasts(split, len(splits), call)
     return readers[~np.isin(readers, call[last[split] != call])]
 
 
@@ -276,7 +276,6 @@ def _mark_reuse(syncs: StepSyncs, lanes: AwaitedLanes, work: IssuedWork, at: Int
     needed = lanes[np.isin(lanes.call, syncs.call[syncs.is_needed])]
     told = first_at([sends.lane], sends.start, [needed.lane], needed.until)
     unguarded = ~((told >= 0) & (np.append(needed.start, NEVER)[told] < ends[at]))
-    of_sync = np.full(int(syncs.call.max(initial=-1)) + 1, MISSING)
-    of_sync[syncs.call] = syncs.at
+    of_sync = lasts(syncs.call, int(syncs.call.max(initial=-1)) + 1, syncs.at)
     last = positions([at[unguarded], sends.lane[unguarded]], [of_sync[lanes.call], lanes.lane])
     syncs.mark(lanes.call[last[last >= 0]], REUSES)

@@ -18,7 +18,7 @@ import numpy as np
 
 from tracer.analysis.call_sites import call_sites
 from tracer.analysis.path.graph import CALL, DEVICE, HOST, KINDS, LAUNCH, NEVER, ORDER, RETURN, Dag, find_edges, walk
-from tracer.analysis.path.segments import Segments
+from tracer.analysis.path.segments import OuterCalls, Segments
 from tracer.analysis.step_work import activity_steps
 from tracer.analysis.tokens import Steps
 from tracer.errors import EmptyTraceError
@@ -290,13 +290,12 @@ def _cut(pieces: Pieces, ranges: Nvtx) -> tuple[Pieces, Pieces]:
 
 
 @dataclass(frozen=True, eq=False)
-class CallSlack(Columns):
+class CallSlack(OuterCalls):
     """The syncs, copies and launches inside the steps, by step and start.
 
     Attributes:
         step: the number of the step.
         position: 1, 2, ... in its step.
-        row: in the trace's calls.
         slack_ns: how much later a sync could return, or a copy or launch begin, without delaying the end of any step;
             `NEVER` if it never would.
         on_path_ns: the part of the step's path inside the call, and from there to the start of the work that it
@@ -305,14 +304,6 @@ class CallSlack(Columns):
 
     step: Ints
     position: Ints
-    start: Ints
-    end: Ints
-    process: Ints
-    thread: Ints
-    correlation: Ints
-    name: Names
-    letter: Letters
-    row: Ints
     slack_ns: Ints
     on_path_ns: Ints
 
@@ -328,10 +319,8 @@ def call_slack(causality: Causality, ends: StepEnds, pieces: Pieces, steps: Step
     mine = calls[chosen]
     inside = pieces[among(pieces.kind.codes, [CALL, RETURN, LAUNCH])]
     call = np.where(inside.kind.codes == LAUNCH, inside.by, inside.of)
-    return CallSlack(
-        step, within(step) + 1, mine.start, mine.end, mine.process, mine.thread, mine.correlation, mine.name,
-        mine.letter, mine.row, slack[2 * chosen + (mine.letter == SYNC)], _sums(inside.ns, call, len(calls))[chosen],
-    )  # fmt: skip
+    late, on_path = slack[2 * chosen + (mine.letter == SYNC)], _sums(inside.ns, call, len(calls))[chosen]
+    return CallSlack.from_table(mine, step=step, position=within(step) + 1, slack_ns=late, on_path_ns=on_path)
 
 
 @dataclass(frozen=True, eq=False)
@@ -355,7 +344,7 @@ def activity_slack(causality: Causality, ends: StepEnds, pieces: Pieces) -> Work
     slack = _slack(causality, ends)[segments.starts(np.arange(len(work))) + 1]
     inside = pieces[among(pieces.kind.codes, [DEVICE, _OF_COMMUNICATION])]
     on_path = _sums(inside.ns, inside.of - len(segments.calls), len(work))
-    return WorkSlack(work.start, work.end, work.process, work.device, work.stream, work.correlation, slack, on_path)
+    return WorkSlack.from_table(work, slack_ns=slack, on_path_ns=on_path)
 
 
 def _sums(ns: Ints, number: Ints, count: int) -> Ints:

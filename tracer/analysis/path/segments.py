@@ -11,17 +11,16 @@ from typing import Final
 
 import numpy as np
 
-from tracer.analysis.calls import captured, in_order, outermost
+from tracer.analysis.calls import PlainCalls, captured, in_order, outermost
 from tracer.model.calls import BEGIN_CAPTURE, END_CAPTURE, POLL, SYNC
 from tracer.model.columns import (
     Caused,
     Columns,
-    Correlated,
-    Letters,
-    Names,
     among,
     first_at,
+    firsts,
     last_at,
+    lasts,
     numbers,
     pairs,
     positions,
@@ -37,23 +36,12 @@ _OF_EVENT: Final = "event"
 
 
 @dataclass(frozen=True, eq=False)
-class OuterCalls(Correlated):
-    """The calls of each thread that are not inside another one, of any kind, by process, thread and start.
+class OuterCalls(PlainCalls):
+    """The calls of each thread that are not inside another one, of any kind, by process, thread and start. The letter
+    is that of the call, or else of the first call inside it that has one; "" if it was recorded into a graph or only
+    queries. `row` is in the trace's calls."""
 
-    Attributes:
-        row: in the trace's calls.
-        letter: of the call, or else of the first call inside it that has one; "" if it was recorded into a graph or
-            only queries.
-    """
-
-    start: Ints
-    end: Ints
-    process: Ints
-    thread: Ints
-    correlation: Ints
-    name: Names
     row: Ints
-    letter: Letters
 
     @cached_property
     def is_followed(self) -> Bools:
@@ -97,10 +85,10 @@ class Work(Activities):
         """Which were issued by a call that also issued activities on other streams."""
         if not len(self) or self.lane[0] == self.lane[-1]:
             return np.zeros(len(self), bool)
-        lowest, highest = (np.full(int(self.call.max()) + 2, -1) for _ in range(2))
-        highest[self.call] = self.lane  # the last assignment stays, and lanes ascend
-        lowest[self.call[::-1]] = self.lane[::-1]
-        return (self.call >= 0) & (lowest != highest)[self.call]
+        count = int(self.call.max()) + 1
+        known = self.call >= 0
+        lowest, highest = (each(self.call[known], count, self.lane[known]) for each in (firsts, lasts))  # lanes ascend
+        return known & np.append(lowest != highest, False)[self.call]
 
 
 @dataclass(frozen=True, eq=False)
@@ -289,10 +277,7 @@ def outermost_calls(trace: Trace) -> tuple[OuterCalls, Ints]:
     inside = np.empty(len(rows), np.int64)
     inside[rows] = position
     rows = rows[is_outer]
-    calls = api[rows]
-    return OuterCalls(
-        calls.start, calls.end, calls.process, calls.thread, calls.correlation, calls.name, rows, found
-    ), inside
+    return OuterCalls.from_table(api[rows], letter=found, row=rows), inside
 
 
 def _work(trace: Trace, calls: OuterCalls, outermost: Ints) -> Work:
@@ -306,8 +291,7 @@ def _work(trace: Trace, calls: OuterCalls, outermost: Ints) -> Work:
     lane, _ = numbers(ran.process, ran.device, ran.context, ran.stream)
     issued = np.where(call >= 0, np.append(calls.start, 0)[call], ran.start)
     order = np.lexsort((ran.end, ran.start, lane))
-    given = {name: getattr(ran, name)[order] for name in ran.column_names()}
-    return Work(**given, row=row[order], lane=lane[order], call=call[order], issued=issued[order])
+    return Work.from_table(ran, row=row, lane=lane, call=call, issued=issued)[order]
 
 
 def same_as_next(values: Ints) -> Bools:
