@@ -8,8 +8,8 @@ covers of the window that no earlier set covered, so parts add up exactly to the
 
 1. `_on_device`: communication_device, copy_device, other_device, launch_call, other_process (behind the launch);
 2. what is left of a window whose following compute had been launched before: launch_queued. Of the others:
-3. `_on_host`: launch_latency, copy_call, sync_wait, sync_return, sync_idle, sync_unknown, launch_setup, host_allocation,
-   host_api, host_compute, other_process (all of it), other_thread;
+3. `_on_host`: launch_latency, copy_call, sync_wait, sync_return, sync_idle, sync_unknown, launch_setup,
+   host_allocation, host_api, host_compute, other_process (all of it), other_thread;
 4. `_on_other_threads`: host_wait, host_lock (inside a range, then by the interpreter's lock);
 5. the rest: host_code.
 """
