@@ -240,14 +240,8 @@ class Correlations:
             self._distinct = np.unique(correlation)
             correlation = np.searchsorted(self._distinct, correlation)
             self._low, self._span = 0, len(self._distinct)
-        key, _ = self._keys(process, correlation)
+        self._key, _ = self._keys(process, correlation)
         self._first: Ints | None = None
-        if len(self._processes) * self._span <= _DENSE * self._length + 1024:
-            self._first = np.full(len(self._processes) * self._span, -1, dtype=np.int64)
-            self._first[key[::-1]] = np.arange(self._length)[::-1]  # of equal keys the last assignment stays
-        else:
-            self._order = np.argsort(key, kind="stable")
-            self._sorted = key[self._order]
 
     def of(self, process: Ints, correlation: Ints) -> Ints:
         """The position of the first row of each (process, correlation), or -1."""
@@ -260,10 +254,21 @@ class Correlations:
         key, known = self._keys(process, correlation)
         known &= given
         key = np.where(known, key, 0)
+        numbers = len(self._processes) * self._span
+        if self._first is None and numbers <= _DENSE * (self._length + len(process)) + 1024:
+            self._first = np.full(numbers, -1, dtype=np.int64)
+            self._first[self._key[::-1]] = np.arange(self._length)[::-1]  # of equal keys the last assignment stays
         if self._first is not None:
             return np.where(known, self._first[key], -1)
-        place = np.minimum(np.searchsorted(self._sorted, key), self._length - 1)
-        return np.where(known & (self._sorted[place] == key), self._order[place], -1)
+        order, ordered = self._sorted
+        place = np.minimum(np.searchsorted(ordered, key), self._length - 1)
+        return np.where(known & (ordered[place] == key), order[place], -1)
+
+    @cached_property
+    def _sorted(self) -> tuple[Ints, Ints]:
+        """The rows by key, and their keys."""
+        order = np.argsort(self._key, kind="stable")
+        return order, self._key[order]
 
     def _keys(self, process: Ints, correlation: Ints) -> tuple[Ints, Bools]:
         """Process and correlation as one number, and which rows have one."""
