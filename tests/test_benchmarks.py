@@ -122,13 +122,9 @@ def row(advice_check, estimate, low, high, measured):
 
 def test_a_prediction_is_judged_by_sign_error_and_margin():
     advice_check = importlib.import_module("advice_check")
-    good, wrong, nothing = (
-        row(advice_check, *each)
-        for each in (
-            (1.05, 1.02, 1.08, (1.04, 1.03, 1.05)), (1.05, 1.04, 1.06, (0.97, 0.96, 0.98)),
-            (1.05, None, None, (1.0, 0.98, 1.02)),
-        )
-    )  # fmt: skip
+    good = row(advice_check, 1.05, 1.02, 1.08, (1.04, 1.03, 1.05))
+    wrong = row(advice_check, 1.05, 1.04, 1.06, (0.97, 0.96, 0.98))
+    nothing = row(advice_check, 1.05, None, None, (1.0, 0.98, 1.02))
     assert (good["sign_right"], good["inside"]) == (True, True)
     assert good["error_percent"] == pytest.approx(100 * (1.05 / 1.04 - 1))
     assert (wrong["sign_right"], wrong["inside"]) == (False, False)

@@ -123,16 +123,9 @@ def install(folder, engine, index, own):
     )
     write_wheel(folder / "own", "intertoken", "1.0", HEAD.format("intertoken", "1.0") + requires(own) + extras)
     links = ("--no-index", "--find-links", str(index), "--find-links", str(folder / "own"))
-    command = [sys.executable, "-m", "pip", "--isolated", "--disable-pip-version-check"]
-    command += [
-        "--python",
-        str(folder / "environment"),
-        "install",
-        "--dry-run",
-        "--report",
-        str(folder / "report.json"),
-    ]
-    command += [*links, pinned, "intertoken[cupti,perfetto]"]
+    pip = f"-m pip --isolated --disable-pip-version-check --python {folder}/environment install --dry-run"
+    command = [sys.executable, *pip.split(), "--report", str(folder / "report.json"), *links, pinned]
+    command += ["intertoken[cupti,perfetto]"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         return there, done.stderr

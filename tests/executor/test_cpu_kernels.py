@@ -11,15 +11,7 @@ import numpy as np
 import pytest
 
 from executor.backends.cpu import compiled
-from executor.backends.cpu.compiled import (
-    LEAST_QUERY,
-    LEAST_ROW,
-    LEAST_VALUES,
-    CompiledKernels,
-    default_threads,
-    is_compiled,
-    pin,
-)
+from executor.backends.cpu.compiled import LEAST_ROW, CompiledKernels, default_threads, is_compiled, pin
 from executor.backends.cpu.kernels import KERNELS
 from executor.backends.weight_formats import Quantised, encoded, floats, quantised
 from executor.run import execute
@@ -33,6 +25,7 @@ from tracer.errors import UsageError
 FORMATS = ("float32", "float16", "q8_0")
 CORES = len(os.sched_getaffinity(0))
 TOKENS = 7
+LEAST = {name: getattr(compiled, name) for name in ("LEAST_VALUES", "LEAST_QUERY", "LEAST_ROW")}
 
 
 @pytest.fixture(autouse=True)
@@ -190,7 +183,7 @@ def test_threads_are_the_cores_of_a_limited_group_but_for_one_of_many(tmp_path, 
 
 def test_only_what_is_large_and_what_the_loops_take_is_compiled(monkeypatch):
     """By the size of a matrix, a query or a row, whatever the batch."""
-    for name, least in (("LEAST_VALUES", LEAST_VALUES), ("LEAST_QUERY", LEAST_QUERY), ("LEAST_ROW", LEAST_ROW)):
+    for name, least in LEAST.items():
         monkeypatch.setattr(compiled, name, least)
     large, wide = np.empty((1024, 512)), np.zeros((2, 1024), np.float32)
     for op, src in (

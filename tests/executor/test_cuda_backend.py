@@ -11,16 +11,10 @@ from executor.backends.cuda.library import KernelCall, load_cuda
 from executor.graph import Flag, Graph, ops
 from executor.graph.models import MODELS
 from executor.planning.plans import Plan, Wait
+from tests.programs import PROGRAMS
 from tracer.errors import ExecutionError
 
 pytestmark = pytest.mark.gpu
-SPIN = r"""
-extern "C" __global__ void spin(unsigned long long ns) {
-    unsigned long long start, now;
-    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(start));
-    do { asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now)); } while (now - start < ns);
-}
-"""
 
 
 @pytest.fixture
@@ -32,7 +26,7 @@ def backend():
 
 def hold_up(backend, stream, ms):
     """Work that keeps a stream busy."""
-    function = backend._cuda.cupy.RawKernel(SPIN, "spin").kernel.ptr
+    function = backend._cuda.cupy.RawKernel(PROGRAMS["spins"], "spin").kernel.ptr
     ns = ctypes.c_uint64(ms * 1_000_000)
     arguments = (ctypes.c_void_p * 1)(ctypes.addressof(ns))
     KernelCall(function, (1, 1), 1, 0, ctypes.addressof(arguments), None, ()).issue(

@@ -18,12 +18,9 @@ from tracer.errors import ExecutionError
 
 F32 = np.float32
 PUBLISHED = {
-    "llama-3b": 3_212_749_824,
-    "llama-8b": 8_030_261_248,
-    "qwen3-1.7b": 1_720_574_976,
-    "qwen3-4b": 4_022_468_096,
+    "llama-3b": 3_212_749_824, "llama-8b": 8_030_261_248, "qwen3-1.7b": 1_720_574_976, "qwen3-4b": 4_022_468_096,
     "moe-7b": 6_919_161_856,
-}
+}  # fmt: skip
 """Parameters of the published models."""
 ONE_MATRIX = {"llama-3b", "qwen3-1.7b", "qwen3-4b"}
 """Models that use the embedding as output matrix; ours have both."""

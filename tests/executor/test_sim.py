@@ -12,19 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from executor.backends.sim import profiles
 from executor.backends.sim.backend import SimBackend, SimHostBackend
 from executor.backends.sim.device import FenceWait, Stage, Task, VirtualDevice, moved_bytes
-from executor.backends.sim.profiles import (
-    SCHEMA,
-    SHIPPED,
-    Batch,
-    CopyCost,
-    GraphCost,
-    HostCost,
-    KernelCost,
-    load_profile,
-    read_profile,
-)
+from executor.backends.sim.profiles import Batch, CopyCost, GraphCost, HostCost, KernelCost, load_profile
 from executor.graph.fusion import reads_of
 from executor.graph.models import MODELS
 from executor.run import execute
@@ -251,7 +242,7 @@ def test_a_token_waits_for_what_the_host_computes(strategy, options):
 
 
 def test_shipped_profiles_say_where_every_figure_is_from():
-    for name in SHIPPED:
+    for name in profiles.SHIPPED:
         profile = load_profile(name)
         assert profile.name == name
         sources = [source for source in profile.sources if source not in ("profile", "device")]
@@ -265,8 +256,8 @@ def test_shipped_profiles_say_where_every_figure_is_from():
 
 
 def test_bad_profiles_are_named_with_their_field(tmp_path):
-    (path := tmp_path / "bad.json").write_text(json.dumps({"schema": SCHEMA} | asdict(load_profile("wddm"))))
-    assert read_profile(path) == load_profile("wddm")
+    (path := tmp_path / "bad.json").write_text(json.dumps({"schema": profiles.SCHEMA} | asdict(load_profile("wddm"))))
+    assert profiles.read_profile(path) == load_profile("wddm")
     good = path.read_text()
     for place, value, said in json.loads((DATA / "bad_profiles.json").read_text(encoding="utf-8")):
         *outer, last = place.split("/")
@@ -278,7 +269,7 @@ def test_bad_profiles_are_named_with_their_field(tmp_path):
         else:
             inner[last] = value
         assert refused(path, json.dumps(data)).startswith(f"{path}: "), place
-        assert said.replace("SCHEMA", SCHEMA) in refused(path, json.dumps(data)), place
+        assert said.replace("SCHEMA", profiles.SCHEMA) in refused(path, json.dumps(data)), place
     for content in ("", "{", "[]", "[" * 100_000):
         assert re.search(r"bad\.json: (not valid JSON|its schema)", refused(path, content))
 
@@ -286,7 +277,7 @@ def test_bad_profiles_are_named_with_their_field(tmp_path):
 def refused(path, content):
     path.write_text(content)
     with pytest.raises(FormatError) as raised:
-        read_profile(path)
+        profiles.read_profile(path)
     assert "\n" not in str(raised.value)
     return str(raised.value)
 

@@ -11,17 +11,8 @@ from executor.run import execute
 from executor.run.configuration import Configuration, fitting_strategies
 from executor.scheduling.strategies import AAAG, AAAS, AAEG, GGG, SAAAS, SCCC, STRATEGIES
 from tests.covering import covering
-from tests.sync_counts.calls_of_splits import (
-    ATTENTION,
-    HOST_COPIES,
-    MATRICES,
-    OUTPUTS,
-    TOKENS,
-    Split,
-    on_host,
-    prompt,
-    token,
-)  # fmt: skip
+from tests.sync_counts import calls_of_splits
+from tests.sync_counts.calls_of_splits import ATTENTION, MATRICES, OUTPUTS, TOKENS, Split, on_host, prompt, token
 from tests.sync_counts.test_cpu import letters
 from tracer.analysis.calls import host_calls
 from tracer.analysis.syncs import sync_report
@@ -120,7 +111,7 @@ def cases(launches=("graph",), names=PLACEMENTS, backend="cpu"):
     )
 
 
-MICRO_BATCHES = HOST_COPIES + 2
+MICRO_BATCHES = calls_of_splits.HOST_COPIES + 2
 
 
 @pytest.mark.parametrize(("name", "strategy", "launch", "staging"), cases(LAUNCHES))

@@ -41,34 +41,28 @@ def cuda(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def preload_runtime(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give the sanitizer's runtime to all that this process starts."""
+def over_stand_ins(patch: pytest.MonkeyPatch, drivers: Path, library: Path, memory: Path) -> None:
+    """`intertoken record` over a driver in a folder, a library as if it came with a wheel, and memory of its own."""
     from tests.tracer.fake_driver import sanitized
 
-    for name, value in sanitized({}).items():
-        monkeypatch.setenv(name, value)
+    given = {"LD_LIBRARY_PATH": str(drivers), "INTERTOKEN_LIGHT_BUDGET": "0"}  # nothing is sampled at random
+    for name, value in (sanitized({}) | given).items():
+        patch.setenv(name, value)
+    patch.setattr("tracer.recorders.light.library", lambda: library)
+    patch.setattr("tracer.recorders.light_ring._MEMORY", memory)
+    patch.setattr(tempfile, "tempdir", str(memory))
 
 
 @pytest.fixture
 def cupti(cuda: Path, built: Build, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """`intertoken record` over these, with the library as if it came with a wheel, and memory of its own."""
-    preload_runtime(monkeypatch)
-    monkeypatch.setenv("LD_LIBRARY_PATH", str(cuda))
-    monkeypatch.setenv("INTERTOKEN_LIGHT_BUDGET", "0")  # nothing is sampled at random
+    """`intertoken record` over these."""
+    over_stand_ins(monkeypatch, cuda, built.folder / "light.so", tmp_path)
     monkeypatch.delenv("CUDA_INJECTION64_PATH", raising=False)
     monkeypatch.setattr("tracer.recorders.cupti_run.library", lambda: built.folder / "light.so")
-    monkeypatch.setattr("tracer.recorders.light.library", lambda: built.folder / "light.so")
     monkeypatch.setattr("tracer.recorders.cupti_library.find", lambda: str(cuda / "libcupti.so.13"))
-    monkeypatch.setattr("tracer.recorders.light_ring._MEMORY", tmp_path)
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
 @pytest.fixture
 def recorder(built: Build, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """`intertoken record` over the fake driver, with the library as if it came with a wheel, and memory of its own."""
-    preload_runtime(monkeypatch)
-    monkeypatch.setenv("LD_LIBRARY_PATH", str(built.folder))
-    monkeypatch.setenv("INTERTOKEN_LIGHT_BUDGET", "0")  # nothing is sampled at random
-    monkeypatch.setattr("tracer.recorders.light.library", lambda: built.folder / "light.so")
-    monkeypatch.setattr("tracer.recorders.light_ring._MEMORY", tmp_path)
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    """`intertoken record` over the fake driver."""
+    over_stand_ins(monkeypatch, built.folder, built.folder / "light.so", tmp_path)

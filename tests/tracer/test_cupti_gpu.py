@@ -61,27 +61,14 @@ def test_stacks_ranges_and_names_are_the_programs(found):
 
 
 def test_graph_level_has_one_row_per_launch_and_may_start_again():
-    counted = facts("""
-recorder = CuptiRecorder("graph")
-for tokens in (4, 3):
-    recorder.start()
-    loop(tokens)
-    recorder.stop()
-    loop(5)
-show(**counts(recorder.trace))
-""")
+    counted = facts(PROGRAMS["graph level twice"])
     assert counted == {"in_graph": 0, "copies": 7, "graphs": 7, "launches": 7, "tokens": 7}
     late = ran("loop(1)\nwith tracer.record('cupti', graph_trace='graph'): pass")
     assert "RecordError: graph-level tracing must start before the first CUDA call" in late.stderr
 
 
 def test_what_finds_no_buffer_is_counted():
-    told = facts("""
-loop(1)
-with tracer.record("cupti", limit=100_000) as recording:
-    loop(3000)
-show(notes=recording.trace.notes, kernels=len(recording.trace["kernels"]))
-""")
+    told = facts(PROGRAMS["more than the buffers hold"])
     assert 0 < told["kernels"] < 9000
     assert "activity records were dropped" in told["notes"][0]
 

@@ -258,38 +258,25 @@ def test_a_pool_of_python(light):
 
 NAMES = {
     "newline": b"a\nb", "forged": b"x\n1 forged", "escape": b"\x1b[31mred\x1b[0m", "tabs": b"a\tb",
-    "bytes": b"\xff\xfe", "long": b"n" * 255, "space": b" ", "percent": b"%s%n",
+    "bytes": b"\xff\xfe", "long": b"n" * 255, "space": b" ", "percent": b"%s%n", "empty": b"",
 }  # fmt: skip
 
 
-def check_names(light, command):
-    """It does the same, and its name is one line, with nothing that a terminal obeys."""
-    assert light.same(command).status == 8
+@pytest.mark.parametrize("name", [*NAMES, "none"])
+@pytest.mark.parametrize("how", ["file", "argv 0", "title", "argv"])
+def test_a_name_of_any_content_is_one_line_that_no_terminal_obeys(light, how, name):
+    """Of a file, as the first argument, which may lack, or as the title that a program gives itself."""
+    file, given = light.built / "names", NAMES.get(name)
+    if how == "file" and given:
+        file = shutil.copy(file, os.fsencode(light.folder) + b"/" + given)
+    words = ["names", how, given or b""] if how in ("title", "argv") else [] if given is None else [given]
+    assert light.same([file, *words]).status == 8
     found = recorded(light.rings)
     check_recorded(found, 2, 1)
     (line,) = found.announced
     assert line.partition(b" ")[0].isdigit()
     assert line.decode(errors="replace").isprintable()
     assert found.names[0].isprintable()
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_file_of_any_name(light, name):
-    file = os.fsencode(light.folder) + b"/" + NAMES[name]
-    shutil.copy(light.built / "names", file)
-    check_names(light, [file, NAMES[name]])
-
-
-@pytest.mark.parametrize("name", [*NAMES, "empty", "none"])
-def test_an_argv_0_of_any_content(light, name):
-    given = {**NAMES, "empty": b""}
-    check_names(light, [light.built / "names", *([given[name]] if name in given else [])])
-
-
-@pytest.mark.parametrize("how", ["title", "argv"])
-@pytest.mark.parametrize("name", [*NAMES, "empty"])
-def test_a_title_of_any_content(light, how, name):
-    check_names(light, [light.built / "names", "names", how, {**NAMES, "empty": b""}[name]])
 
 
 def on_tmpfs(light, size, script, extra=None):
@@ -308,17 +295,12 @@ def on_tmpfs(light, size, script, extra=None):
     return outcome, recorded(kept)
 
 
-def test_a_folder_with_little_space(light):
-    outcome, found = on_tmpfs(light, "1m", f'"{light.built}/work" 20')
-    assert (outcome.status, outcome.stdout) == (0, b"decoded\n")
-    check_recorded(found, 20, 1)
-
-
-def test_a_folder_without_space(light):
-    fill = f'head -c 1048576 /dev/zero > "{light.rings}/full" 2>/dev/null'
-    outcome, found = on_tmpfs(light, "1m", f'{fill}; "{light.built}/work" 20')
-    assert (outcome.status, outcome.stdout) == (0, b"decoded\n")
-    assert found.rings == 0
+def test_a_folder_with_little_space_or_none(light):
+    fill = f'head -c 1048576 /dev/zero > "{light.rings}/full" 2>/dev/null;'
+    for before, rings in (("", 1), (fill, 0)):
+        outcome, found = on_tmpfs(light, "1m", f'{before} "{light.built}/work" 20')
+        assert (outcome.status, outcome.stdout) == (0, b"decoded\n")
+        assert (found.rings, found.waits.total()) == (rings, 20 * rings)
 
 
 def test_a_crowd(light):

@@ -136,9 +136,6 @@ def test_kernels_that_are_a_view_are_named_in_a_note(tmp_path):
         assert said in formats.read(tmp_path / "b.sqlite").notes
 
 
-ONE, TWO = 4242, 4343
-
-
 def numbered(devices, seen):
     """An export in which each process runs a kernel and a copy between two devices; `seen`: (gpuId, cudaId, pid)."""
     tables = {name: RECORDING[name] for name in ("StringIds", "META_DATA_EXPORT")}
@@ -164,27 +161,17 @@ def devices_of(trace):
     return found[0]
 
 
-NUMBERED = {
-    "alike": ({ONE: 0, TWO: 1}, [(0, 0, ONE), (1, 1, TWO)], {ONE: 0, TWO: 1}, {0: 0, 1: 1}),
-    "one GPU": ({ONE: 0, TWO: 0}, [(2, 0, ONE), (2, 0, TWO)], {ONE: 0, TWO: 0}, {0: 2}),
-    "both device 0": ({ONE: 0, TWO: 0}, [(0, 0, ONE), (2, 0, TWO)], {ONE: 0, TWO: 2}, {0: 0, 2: 2}),
-    "one GPU of two numbers": (
-        {ONE: 0, TWO: 1}, [(1, 0, ONE), (0, 1, ONE), (0, 0, TWO), (1, 1, TWO)], {ONE: 1, TWO: 1}, {0: 0, 1: 1},
-    ),
-    "untold": ({ONE: 0, TWO: 0}, [(0, 0, 7), (2, 0, 8)], {ONE: 3, TWO: 3}, {0: 0, 2: 2}),
-}  # fmt: skip
-
-
 def test_devices_are_gpus_and_stay_so_in_every_copy(tmp_path):
-    for case, (called, seen, found, gpus) in NUMBERED.items():
-        trace = formats.read(export(tmp_path / f"{case}.sqlite", numbered(called, seen)))
+    for case, row in json.loads((DATA / "nsys-rows.json").read_text())["numbered"].items():
+        called, found, gpus = ({int(n): d for n, d in row[key].items()} for key in ("called", "found", "gpus"))
+        trace = formats.read(export(tmp_path / f"{case}.sqlite", numbered(called, row["seen"])))
         assert devices_of(trace) == found, case
         assert dict(values(trace, "devices", "device", "name")) == {d: f"GPU {gpu}" for d, gpu in gpus.items()}, case
     for whole in (True, False):
         first = formats.read(tmp_path / "both device 0.sqlite", whole=whole)
         assert first.notes == [
             "processes number the devices differently, so the GPUs' own numbers are used: "
-            f"0 is device 0 of process {ONE}, 2 is device 0 of process {TWO}"
+            "0 is device 0 of process 4242, 2 is device 0 of process 4343"
         ]
         copy = first
         for name in ("b.sqlite", "b", "c.sqlite"):

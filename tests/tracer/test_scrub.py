@@ -311,12 +311,8 @@ def test_run_json_keeps_known_keys_and_all_their_numbers():
 
 
 def test_related_recordings_share_what_they_learn():
-    nvtx = {
-        "start": [0] * 3,
-        "end": [1] * 3,
-        "text": ["my gemm", "my softmax", "my relu"],
-        "domain": ["", "", "cpu_op"],
-    }
+    texts, domains = ["my gemm", "my softmax", "my relu"], ["", "", "cpu_op"]
+    nvtx = {"start": [0] * 3, "end": [1] * 3, "text": texts, "domain": domains}
     trace = Trace.from_columns(kernels={"start": [0], "end": [1], "name": ["my gemm"]}, nvtx=nvtx)
     texts = Texts()
     learn(trace, texts)

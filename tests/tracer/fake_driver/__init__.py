@@ -131,10 +131,14 @@ class Build:
             "LD_PRELOAD": f"{extra.get('LD_PRELOAD', '')} {self.folder / 'light.so'}",
         })  # fmt: skip
 
-    def run(self, *command: str, code: int = 0, **extra: str) -> str:
-        """Run a program of `folder` under the recorder; what it printed."""
+    def clear(self) -> None:
+        """Remove all rings."""
         for ring in self.rings.iterdir():
             ring.unlink()
+
+    def run(self, *command: str, code: int = 0, **extra: str) -> str:
+        """Run a program of `folder` under the recorder; what it printed."""
+        self.clear()
         environment = self.environment(**{**self.extra, **extra})
         program = [self.folder / command[0], *command[1:]]
         done = subprocess.run(program, env=environment, capture_output=True, text=True, check=False)
