@@ -31,10 +31,19 @@ def values(shape, dtype, rng, low=0, high=8):
     return rng.standard_normal(shape).astype(dtype)
 
 
-def both(build, given=None, tolerance=2e-5):
-    """Build a node of leaves, run it on both sides, compare its result and the states it updates."""
+def both(op, leaves, given=None, tolerance=2e-5, **params):
+    """Run an op on both sides, compare its result and the states it updates.
+
+    Args:
+        op: its name.
+        leaves: name -> shape, or shape, dtype and flags, of its sources.
+        given: values of leaves, random ones otherwise.
+        tolerance: how far results may be apart.
+        params: of the op.
+    """
     graph = Graph()
-    node = build(graph)
+    sources = [graph.leaf(name, *(told if isinstance(told[0], tuple) else [told])) for name, told in leaves.items()]
+    node = getattr(ops, op)(graph, *sources, name="node", **params)
     rng = np.random.default_rng(3)
     host = {leaf: values(leaf.shape, leaf.dtype, rng) for leaf in graph.leaves}
     host |= {leaf: array for leaf in graph.leaves for name, array in (given or {}).items() if leaf.name == name}
@@ -63,7 +72,7 @@ def both(build, given=None, tolerance=2e-5):
 @pytest.mark.parametrize("op", ["silu", "sigmoid", "softplus", "soft_max", "sum_rows"])
 @pytest.mark.parametrize("shape", ROWS)
 def test_rows(op, shape):
-    both(lambda g: getattr(ops, op)(g, g.leaf("x", shape), name="y"), tolerance=1e-4 if op == "sum_rows" else 2e-5)
+    both(op, {"x": shape}, tolerance=1e-4 if op == "sum_rows" else 2e-5)
 
 
 @pytest.mark.gpu
@@ -72,52 +81,41 @@ def test_rows(op, shape):
 @pytest.mark.parametrize("shape", ROWS)
 def test_broadcasts(op, of_y, shape):
     y = {"row": shape[-1:], "column": (shape[0], 1), "all": shape}[of_y]
-    divisor = np.random.default_rng(0).uniform(0.5, 2, y).astype(np.float32)
-    both(lambda g: getattr(ops, op)(g, g.leaf("x", shape), g.leaf("y", y), name="z"), {"y": divisor})
+    both(op, {"x": shape, "y": y}, {"y": np.random.default_rng(0).uniform(0.5, 2, y).astype(np.float32)})
 
 
 @pytest.mark.gpu
 def test_a_counter_grows_by_one():
-    both(lambda g: ops.add_inplace(g, g.leaf("x", (3,), "int32"), g.leaf("one", (1,), "int32"), name="y"))
+    both("add_inplace", {"x": ((3,), "int32"), "one": ((1,), "int32")})
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("shape", HEADS)
 def test_norms_of_heads(shape):
-    both(lambda g: ops.l2_norm(g, g.leaf("x", shape), eps=1e-6, name="y"))
-    both(lambda g: ops.rms_norm(g, g.leaf("x", shape), eps=1e-6, name="y"))
+    both("l2_norm", {"x": shape}, eps=1e-6)
+    both("rms_norm", {"x": shape}, eps=1e-6)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(("mode", "dims"), [("normal", None), ("neox", None), ("neox", 8), ("normal", 16)])
 @pytest.mark.parametrize("shape", HEADS)
 def test_rope(mode, dims, shape):
-    both(
-        lambda g: ops.rope(
-            g, g.leaf("x", shape), g.leaf("p", shape[:1], "int32"), base=1e4, mode=mode, dims=dims, name="y"
-        ),
-        {"p": np.arange(shape[0], dtype=np.int32) * 700},
-        tolerance=1e-4,
-    )
+    positions = np.arange(shape[0], dtype=np.int32) * 700
+    both("rope", {"x": shape, "p": (shape[:1], "int32")}, {"p": positions}, 1e-4, base=1e4, mode=mode, dims=dims)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(("tokens", "tables", "width"), [(3, 8, 1), (2, 5, 70)])
 def test_get_rows_of_a_table_each(tokens, tables, width):
-    both(
-        lambda g: ops.get_rows(
-            g, g.leaf("t", (tokens, tables, width)), g.leaf("r", (tokens, 4), "int32"), name="y"
-        ),
-        {"r": np.random.default_rng(0).integers(0, tables, (tokens, 4)).astype(np.int32)},
-    )  # fmt: skip
+    rows = np.random.default_rng(0).integers(0, tables, (tokens, 4)).astype(np.int32)
+    both("get_rows", {"t": (tokens, tables, width), "r": ((tokens, 4), "int32")}, {"r": rows})
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(("shape", "k"), [((1, 64), 8), ((4, 8), 2), ((3, 1000), 5), ((2, 3), 3)])
 def test_top_k(shape, k):
-    both(lambda g: ops.top_k(g, g.leaf("x", shape), k=k, name="y"))
-    ties = np.zeros(shape, np.float32)
-    both(lambda g: ops.top_k(g, g.leaf("x", shape), k=k, name="y"), {"x": ties})
+    both("top_k", {"x": shape}, k=k)
+    both("top_k", {"x": shape}, {"x": np.zeros(shape, np.float32)}, k=k)
 
 
 @pytest.mark.gpu
@@ -126,13 +124,8 @@ def test_top_k(shape, k):
 @pytest.mark.parametrize(("n", "chosen", "outputs", "inputs"), [(1, 8, 1024, 2048), (4, 2, 40, 64), (8, 8, 48, 1024)])
 def test_mul_mat_id(dtype, shared, n, chosen, outputs, inputs):
     ids = np.stack([np.random.default_rng(i).permutation(9)[:chosen] for i in range(n)]).astype(np.int32)
-    both(
-        lambda g: ops.mul_mat_id(
-            g, g.leaf("w", (9, outputs, inputs), dtype, Flag.WEIGHT),
-            g.leaf("x", (n, 1 if shared else chosen, inputs)), g.leaf("ids", (n, chosen), "int32"), name="y",
-        ),
-        {"ids": ids}, tolerance=2e-3,
-    )  # fmt: skip
+    weights, x = ((9, outputs, inputs), dtype, Flag.WEIGHT), (n, 1 if shared else chosen, inputs)
+    both("mul_mat_id", {"w": weights, "x": x, "ids": ((n, chosen), "int32")}, {"ids": ids}, 2e-3)
 
 
 @pytest.mark.gpu
@@ -140,61 +133,40 @@ def test_mul_mat_id(dtype, shared, n, chosen, outputs, inputs):
 @pytest.mark.parametrize(("outputs", "inputs"), [(40, 64), (1024, 2048), (17, 96), (128, 14336), (16, 144), (24, 40)])
 def test_mul_mat_of_tokens(n, outputs, inputs):
     w = (np.random.default_rng(0).standard_normal((outputs, inputs)) / inputs**0.5).astype(np.float16)
-    both(
-        lambda g: ops.mul_mat(
-            g, g.leaf("w", (outputs, inputs), "float16", Flag.WEIGHT), g.leaf("x", (n, inputs)), name="y"
-        ),
-        {"w": w}, tolerance=3e-3 if n > 8 else 5e-5,
-    )  # fmt: skip
+    both("mul_mat", {"w": (w.shape, "float16", Flag.WEIGHT), "x": (n, inputs)}, {"w": w}, 3e-3 if n > 8 else 5e-5)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(("n", "chosen", "width"), [(1, 8, 2048), (5, 2, 70)])
 def test_moe_expert_reduce(n, chosen, width):
-    both(lambda g: ops.moe_expert_reduce(g, g.leaf("x", (n, chosen, width)), g.leaf("w", (n, chosen)), name="y"))
+    both("moe_expert_reduce", {"x": (n, chosen, width), "w": (n, chosen)})
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(("sequences", "tokens"), [(1, 1), (3, 1), (2, 5), (1, 9)])
 class TestSequences:
     def test_ssm_conv(self, sequences, tokens):
-        both(
-            lambda g: ops.ssm_conv(
-                g, g.leaf("x", (sequences * tokens, 300)), g.leaf("w", (300, 4)), g.leaf("s", (sequences, 3, 300)),
-                name="y",
-            )
-        )  # fmt: skip
+        both("ssm_conv", {"x": (sequences * tokens, 300), "w": (300, 4), "s": (sequences, 3, 300)})
 
     @pytest.mark.parametrize(
         ("key_heads", "heads", "key", "value"), [(2, 4, 32, 32), (16, 32, 128, 128), (1, 3, 64, 40)]
     )
     def test_gated_delta_net(self, sequences, tokens, key_heads, heads, key, value):
         n, rng = sequences * tokens, np.random.default_rng(1)
-        unit = {name: values((n, key_heads, key), "float32", rng) / key**0.5 for name in "qk"}
-        decay = {
-            "g": -rng.uniform(0, 1, (n, heads)).astype(np.float32),
-            "b": rng.uniform(0, 1, (n, heads)).astype("f4"),
-        }
-        both(
-            lambda g: ops.gated_delta_net(
-                g, g.leaf("q", (n, key_heads, key)), g.leaf("k", (n, key_heads, key)), g.leaf("v", (n, heads, value)),
-                g.leaf("g", (n, heads)), g.leaf("b", (n, heads)), g.leaf("s", (sequences, heads, key, value)),
-                scale=key**-0.5, name="y",
-            ),
-            unit | decay, tolerance=1e-4,
-        )  # fmt: skip
+        given = {name: values((n, key_heads, key), "float32", rng) / key**0.5 for name in "qk"}
+        given["g"] = -rng.uniform(0, 1, (n, heads)).astype(np.float32)
+        given["b"] = rng.uniform(0, 1, (n, heads)).astype(np.float32)
+        leaves = {"q": given["q"].shape, "k": given["k"].shape, "v": (n, heads, value), "g": (n, heads)}
+        leaves |= {"b": (n, heads), "s": (sequences, heads, key, value)}
+        both("gated_delta_net", leaves, given, 1e-4, scale=key**-0.5)
 
     @pytest.mark.parametrize("dtype", ["float32", "float16"])
     def test_attention(self, sequences, tokens, dtype):
         n, cells = sequences * tokens, 40
         mask = np.where(np.arange(cells) <= 7 + np.arange(n)[:, None] % 5, 0, -np.inf).astype(np.float32)
-        both(
-            lambda g: ops.flash_attn_ext(
-                g, g.leaf("q", (n, 8, 64)), g.leaf("k", (sequences, cells, 2, 64), dtype),
-                g.leaf("v", (sequences, cells, 2, 64), dtype), g.leaf("m", (n, cells)), scale=0.125, name="y",
-            ),
-            {"m": mask}, tolerance=1e-4,
-        )  # fmt: skip
+        cache = ((sequences, cells, 2, 64), dtype)
+        leaves = {"q": (n, 8, 64), "k": cache, "v": cache, "m": (n, cells)}
+        both("flash_attn_ext", leaves, {"m": mask}, 1e-4, scale=0.125)
 
 
 @pytest.mark.gpu
@@ -204,15 +176,11 @@ class TestAttentionOverManyCells:
     @staticmethod
     def check(n, heads, head, streams, cells, dtype, mask, groups=None, kv_heads=None):
         """`cells` are the rows of a stream; as many as the mask has columns are seen."""
-        kv_heads = kv_heads or max(heads // 4, 1)
-        both(
-            lambda g: ops.flash_attn_ext(
-                g, g.leaf("q", (n, heads, head)), g.leaf("k", (streams, cells, kv_heads, head), dtype),
-                g.leaf("v", (streams, cells, kv_heads, head), dtype), g.leaf("m", mask.shape),
-                g.leaf("s", (len(groups),), "int32") if groups else None, scale=head**-0.5, name="y",
-            ),
-            {"m": np.where(mask, 0, -np.inf).astype(np.float32), "s": np.array(groups or [], np.int32)}, tolerance=1e-4,
-        )  # fmt: skip
+        cache = ((streams, cells, kv_heads or max(heads // 4, 1), head), dtype)
+        leaves = {"q": (n, heads, head), "k": cache, "v": cache, "m": mask.shape}
+        leaves |= {"s": ((len(groups),), "int32")} if groups else {}
+        given = {"m": np.where(mask, 0, -np.inf).astype(np.float32), "s": np.array(groups or [], np.int32)}
+        both("flash_attn_ext", leaves, given, 1e-4, scale=head**-0.5)
 
     @pytest.mark.parametrize("dtype", ["float32", "float16"])
     @pytest.mark.parametrize(("heads", "head"), [(8, 64), (4, 128), (2, 256), (8, 16)])
