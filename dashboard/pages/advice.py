@@ -17,25 +17,7 @@ import plotly.graph_objects as go
 from dash import Dash, ctx, dcc, html
 from dash.exceptions import PreventUpdate
 
-from dashboard.pages import Page
-from dashboard.pages.parts import (
-    HIDDEN,
-    NO_RECORDINGS,
-    SHOWN,
-    asking,
-    chart,
-    choice,
-    inputs,
-    named,
-    outputs,
-    poll,
-    rate_field,
-    section,
-    table_columns,
-    table_height,
-    table_of,
-    with_values,
-)
+from dashboard.pages import Page, parts
 from dashboard.pages.runs import keep_options, keep_rate, keep_run, lead
 from dashboard.pages.whatif import ALL, what_if_of
 from dashboard.palette import CLEAR, COLOURS, THEMES
@@ -83,45 +65,45 @@ _WITHOUT_RATE: Final = (
 def sections() -> list[Any]:
     """The sections of the page."""
     return [
-        poll("poll"),
+        parts.poll("poll"),
         dcc.Store(id="progress"),
-        section(
+        parts.section(
             "What to change",
-            [choice("run", "Run", clearable=False)],
-            html.Div([rate_field()], className="fields", role="group", **named("The engine's own rate")),
+            [parts.choice("run", "Run", clearable=False)],
+            html.Div([parts.rate_field()], className="fields", role="group", **parts.named("The engine's own rate")),
             html.P(id="rate-refused", className="problem", role="alert"),
             html.Div("Loading the recording …", id="nothing", className="empty", role="status"),
             html.P(id="said-of-advice", className="answer", role="status"),
             html.P(id="warning", className="hint warns"),
             html.Div(id="advice"),
-            html.Ul(id="advice-notes", className="notes", **named("Notes on the advice")),
+            html.Ul(id="advice-notes", className="notes", **parts.named("Notes on the advice")),
         ),
-        section(
+        parts.section(
             "Eager launches outside the graph",
             ["Kernels launched individually by steps that replay a CUDA graph."],
-            table_of("eager-launches", "intertoken-eager-launches.csv"),
+            parts.table_of("eager-launches", "intertoken-eager-launches.csv"),
             key="eager-section",
         ),
-        section(
+        parts.section(
             "Where the host is while the device idles",
             ["Self time of functions, or of ranges if the recording has no functions."],
-            html.Ul(id="waited-for", className="notes", **named("Threads that the host waits for")),
-            table_of("idle-sites", "intertoken-idle-sites.csv"),
+            html.Ul(id="waited-for", className="notes", **parts.named("Threads that the host waits for")),
+            parts.table_of("idle-sites", "intertoken-idle-sites.csv"),
             key="idle-section",
         ),
-        section(
+        parts.section(
             "The host in a step",
             ["The median step and a slow one, as recorded. Click a frame to zoom in."],
-            chart("flame", "Flame graph of the host in the median step and a slow one"),
+            parts.chart("flame", "Flame graph of the host in the median step and a slow one"),
             html.P(id="sampled-note", className="hint"),
-            table_of("host-functions", "intertoken-host-functions.csv"),
+            parts.table_of("host-functions", "intertoken-host-functions.csv"),
             key="host-section",
         ),
-        section(
+        parts.section(
             "Call sites",
             ["Syncs, copies and launches of a step by call site."],
-            table_of("call-sites", "intertoken-call-sites.csv"),
-            html.Ul(id="site-notes", className="notes", **named("Notes on the call sites")),
+            parts.table_of("call-sites", "intertoken-call-sites.csv"),
+            html.Ul(id="site-notes", className="notes", **parts.named("Notes on the call sites")),
             key="calls-section",
         ),
     ]  # fmt: skip
@@ -137,7 +119,7 @@ def register(app: Dash, store: RunStore) -> None:
 
 def _render(app: Dash, store: RunStore) -> None:
     @app.callback(
-        outputs(
+        parts.outputs(
             "advice.children said-of-advice.children warning.children advice-notes.children "
             "eager-launches.columnDefs eager-launches.rowData eager-launches.style eager-section.style "
             "waited-for.children idle-sites.rowData idle-sites.style idle-section.style flame.figure flame.style "
@@ -145,9 +127,9 @@ def _render(app: Dash, store: RunStore) -> None:
             "host-section.style call-sites.columnDefs call-sites.rowData call-sites.style calls-section.style "
             "site-notes.children nothing.children nothing.style poll.disabled progress.data"
         ),
-        inputs("screen.data poll.n_intervals", states="view.data progress.data"),
+        parts.inputs("screen.data poll.n_intervals", states="view.data progress.data"),
         prevent_initial_call=True,
-        running=asking("poll"),
+        running=parts.asking("poll"),
     )
     def render(screen: dict[str, Any] | None, _: Any, data: dict[str, Any] | None, before: Any) -> tuple[Any, ...]:
         view = View.from_data(data)
@@ -170,22 +152,22 @@ def _render(app: Dash, store: RunStore) -> None:
             summary,
             run.rate_note if run is not None else "",
             [html.Li(plain(note, 400)) for note in notes],
-            with_values(table_columns("eager-launches"), eager, "operator", "site", "gain", "why"),
+            parts.with_values("eager-launches", eager, "operator", "site", "gain", "why"),
             eager,
-            table_height(eager),
-            SHOWN if eager else HIDDEN,
+            parts.table_height(eager),
+            parts.visible(eager),
             [html.Li(line) for line in waited_lines(sites.threads if isinstance(sites, Sites) else [])],
             idle,
-            table_height(idle),
-            SHOWN if idle else HIDDEN,
+            parts.table_height(idle),
+            parts.visible(idle),
             *host_of(sites if isinstance(sites, Sites) else _NOTHING, str((screen or {}).get("scheme", "light"))),
-            with_values(table_columns("call-sites"), calls, "through", "name"),
+            parts.with_values("call-sites", calls, "through", "name"),
             calls,
-            table_height(calls) if calls else HIDDEN,
-            SHOWN if calls or of_sites else HIDDEN,
+            parts.table_height(calls) if calls else parts.HIDDEN,
+            parts.visible(calls or of_sites),
             [html.Li(plain(note, 400)) for note in of_sites],
             nothing,
-            SHOWN if nothing else HIDDEN,
+            parts.visible(nothing),
             missing == 0,
             progress,
         )
@@ -194,7 +176,7 @@ def _render(app: Dash, store: RunStore) -> None:
 def nothing_to_show(store: RunStore, run: Run | None) -> str:
     """Instructions if there is no advice; empty if there is some."""
     if not store.so_far():
-        return NO_RECORDINGS
+        return parts.NO_RECORDINGS
     if run is None:
         return "Select a run above."
     if run.syncs is None:
@@ -224,9 +206,9 @@ def host_of(sites: Sites, theme: str) -> tuple[Any, ...]:
     """The flame graph of steps, its height and description, the note on samples, and the table of functions."""
     hosts, rows = sites.hosts, host_rows(sites)
     size = {"height": f"{flame_height(hosts)}px"}
-    shown = SHOWN if rows else HIDDEN
+    shown = parts.visible(rows)
     note = f"{sites.sampled.note}." if sites.sampled else ""
-    return flame_figure(hosts, theme), size, flame_text(hosts), note, rows, table_height(rows), shown
+    return flame_figure(hosts, theme), size, flame_text(hosts), note, rows, parts.table_height(rows), shown
 
 
 def tables_of(sites: Sites | str | None) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[str]]:
@@ -251,8 +233,8 @@ def advice_table(run: Run, kept: tuple[Advice, ...], facts: dict[str, Any], them
         names = "; ".join(f"{s['name']} ({s['seen']})".replace("`", "") for s in one["settings"])
         places = plain("; ".join(one["sites"]), 400) or "–"
         texts = (*figures, places, "; and ".join(one["conditions"]), one["effort"], names or "–")
-        named: list[dict[str, Any]] = [{"data-head": head} for head in _HEADS[1:]]
-        cell = [html.Td(text, **name) for text, name in zip(texts, named, strict=True)]
+        heads_of: list[dict[str, Any]] = [{"data-head": head} for head in _HEADS[1:]]
+        cell = [html.Td(text, **of) for text, of in zip(texts, heads_of, strict=True)]
         head = html.Th(html.A(plain(label, 60), href=address), scope="row")
         rows.append(html.Tr([head, *cell]))
     heads = html.Thead(html.Tr([html.Th(head, scope="col") for head in _HEADS]))
@@ -341,7 +323,7 @@ def pieces_of(steps: Sequence[HostStep]) -> pd.DataFrame:
     shared = {
         sampled: _shared_frames([step for step in steps if (step.step is None) == sampled]) for sampled in (True, False)
     }
-    parts = []
+    tables = []
     for step in steps:
         root = step.title
         sums = step.samples.sums()
@@ -350,8 +332,8 @@ def pieces_of(steps: Sequence[HostStep]) -> pd.DataFrame:
         every = pd.Series(paths, index=[*sums.values()]).explode()
         total = pd.Series(every.index.to_numpy(), index=every.to_numpy()).groupby(level=0, sort=False).sum()
         total = total[total >= _LEAST_SHARE * longest]
-        parts.append(pd.DataFrame({"path": total.index, "ns": total.to_numpy(), "share": total / step.length_ns}))
-    found = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=["path", "ns", "share"])
+        tables.append(pd.DataFrame({"path": total.index, "ns": total.to_numpy(), "share": total / step.length_ns}))
+    found = pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=["path", "ns", "share"])
     found["parent"] = found["path"].str.rpartition(_BETWEEN)[0] if len(found) else ""
     return found
 

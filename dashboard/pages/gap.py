@@ -18,26 +18,7 @@ from dash.exceptions import PreventUpdate
 from plotly.subplots import make_subplots
 
 from dashboard.figures import CAUSE_COLOURS, causes_figure, causes_height, causes_text, places_of
-from dashboard.pages import Page, in_browser, link
-from dashboard.pages.parts import (
-    HIDDEN,
-    NO_RECORDINGS,
-    SHOWN,
-    chart,
-    choice,
-    inputs,
-    keep_download,
-    keep_view,
-    legend,
-    named,
-    outputs,
-    section,
-    table_columns,
-    table_height,
-    table_of,
-    table_of_lines,
-    with_several,
-)
+from dashboard.pages import Page, in_browser, link, parts
 from dashboard.pages.runs import keep_options, opened_at_once, run_options, shown
 from dashboard.palette import COLOURS, THEMES
 from dashboard.reading.run import Run
@@ -92,42 +73,44 @@ def sections() -> list[Any]:
     """The page's elements."""
     return [
         dcc.Store(id="destination"),
-        section(
+        parts.section(
             "Gap between tokens",
-            [choice("chosen", "Runs", multi=True, placeholder="Select one to six runs"), _scale()],
+            [parts.choice("chosen", "Runs", multi=True, placeholder="Select one to six runs"), _scale()],
             html.Div("Loading the recordings …", id="nothing", className="empty", role="status"),
-            html.Div(id="figures", className="scrolls", tabIndex=0, role="region", **named("Gaps in figures")),
+            html.Div(id="figures", className="scrolls", tabIndex=0, role="region", **parts.named("Gaps in figures")),
             html.Div(id="warnings"),
         ),
-        section(
+        parts.section(
             "Idle time of a step",
             ["Mean idle time per step by place and cause. The gap is the part between steps."],
-            legend(CAUSE_COLOURS),
-            chart("idle", "Causes of the idle time, by place"),
+            parts.legend(CAUSE_COLOURS),
+            parts.chart("idle", "Causes of the idle time, by place"),
             key="idle-section",
         ),
-        section(
+        parts.section(
             "Causes, token by token",
             ["Each bar is the gap after a token, or the mean of several. ▲: beyond the axis. "
              "Click one to show it in the timeline."],
-            legend(CAUSE_COLOURS),
-            chart("steps", "Causes of the gap over the run"),
+            parts.legend(CAUSE_COLOURS),
+            parts.chart("steps", "Causes of the gap over the run"),
             key="steps-section",
         ),
-        section("Distribution", [], chart("distribution", "Distribution of the gap"), key="distribution-section"),
-        section(
+        parts.section(
+            "Distribution", [], parts.chart("distribution", "Distribution of the gap"), key="distribution-section"
+        ),
+        parts.section(
             "Longest gaps",
             ["The longest gaps of each run, with links to the timeline."],
-            table_of("longest"),
+            parts.table_of("longest"),
             key="longest-section",
         ),
-        section(
+        parts.section(
             "Causes of the gap",
             [
                 "As recorded: a traced recording's figures are inflated.",
                 html.Button("Download CSV", id="download", className="button"),
             ],
-            table_of("made-of", "intertoken-gap-causes.csv"),
+            parts.table_of("made-of", "intertoken-gap-causes.csv"),
             key="made-of-section",
         ),
     ]  # fmt: skip
@@ -147,7 +130,7 @@ def _scale() -> html.Div:
         ],
         className="token",
         role="group",
-        **named("Range of the axes"),
+        **parts.named("Range of the axes"),
     )
 
 
@@ -158,14 +141,14 @@ def register(app: Dash, store: RunStore) -> None:
     _render(app, store)
     _lead(app, store)
     in_browser(app, "intertoken", "go", Input("destination", "data"))
-    keep_download(app, "made-of")
+    parts.keep_download(app, "made-of")
 
 
 def _keep(app: Dash, store: RunStore) -> None:
     def opened(view: GapView) -> GapView:
         return replace(view, shared=replace(opened_at_once(view.shared, store), range=None, align="end"))
 
-    keep_view(
+    parts.keep_view(
         app, GapView, "chosen.value scale.value", ["theme"], "chosen.options chosen.value scale.value",
         opened=opened, after=after,
         show=lambda view: (run_options(store), shown(view.shared, store), view.scale),
@@ -174,14 +157,14 @@ def _keep(app: Dash, store: RunStore) -> None:
 
 def _render(app: Dash, store: RunStore) -> None:
     @app.callback(
-        outputs(
+        parts.outputs(
             "nothing.children nothing.style figures.children warnings.children "
             "idle-section.style steps-section.style distribution-section.style longest-section.style "
             "made-of-section.style idle.figure idle.style steps.figure steps.style distribution.figure "
             "distribution.style idle-holder.aria-label steps-holder.aria-label distribution-holder.aria-label "
             "longest.columnDefs longest.rowData longest.style made-of.columnDefs made-of.rowData made-of.style"
         ),
-        inputs("screen.data", states="view.data"),
+        parts.inputs("screen.data", states="view.data"),
         prevent_initial_call=True,
     )
     def render(screen: dict[str, Any] | None, data: dict[str, Any] | None) -> tuple[Any, ...]:
@@ -192,21 +175,21 @@ def _render(app: Dash, store: RunStore) -> None:
         runs = [run for run in chosen if run.gaps is not None]
         panels, places = panels_of(runs), places_of(runs)
         style = {"height": f"{height_of(panels)}px"}
-        longest, parts = longest_of(runs, view.shared.theme), made_of(runs)
+        longest, causes = longest_of(runs, view.shared.theme), made_of(runs)
         nothing = nothing_to_show(store.so_far(), chosen, runs)
         return (
             nothing,
-            SHOWN if nothing else HIDDEN,
-            [table_of_lines([figures_of(run) for run in runs])] if runs else [],
+            parts.visible(nothing),
+            [parts.table_of_lines([figures_of(run) for run in runs])] if runs else [],
             _warnings(runs),
-            *(SHOWN if shown else HIDDEN for shown in (places, runs, runs, runs, runs)),
+            *map(parts.visible, (places, runs, runs, runs, runs)),
             causes_figure(places, theme, width), {"height": f"{causes_height(places, width)}px"},
             steps_figure(panels, view.scale, theme, width), style,
             distribution_figure(panels, view.scale, theme, width), style,
             f"Causes of the idle time. {causes_text(places)}",
             f"Causes of the gap over the run. {_medians(runs)}", f"Distribution of the gap. {_medians(runs)}",
-            with_several(table_columns("longest"), longest, "run", "device"), longest, table_height(longest),
-            with_several(table_columns("made-of"), parts, "run"), parts, table_height(parts),
+            parts.with_several("longest", longest, "run", "device"), longest, parts.table_height(longest),
+            parts.with_several("made-of", causes, "run"), causes, parts.table_height(causes),
         )  # fmt: skip
 
 
@@ -214,7 +197,7 @@ def _lead(app: Dash, store: RunStore) -> None:
     """A click on a bar opens the timeline."""
 
     @app.callback(
-        Output("destination", "data"), inputs("steps.clickData", states="view.data"), prevent_initial_call=True
+        Output("destination", "data"), parts.inputs("steps.clickData", states="view.data"), prevent_initial_call=True
     )
     def leads(click: dict[str, Any] | None, data: dict[str, Any]) -> str:
         match click:
@@ -230,7 +213,7 @@ def _lead(app: Dash, store: RunStore) -> None:
 def nothing_to_show(known: Sequence[Run], chosen: Sequence[Run], shown: Sequence[Run]) -> str:
     """Instructions if a selected run has no gap to show; empty if all have one."""
     if not known:
-        return NO_RECORDINGS
+        return parts.NO_RECORDINGS
     if not any(run.steps is not None for run in known):
         return "None of these recordings has token steps; the table on the Runs page says why."
     if not chosen:

@@ -22,7 +22,19 @@ from dash import Dash, Input, dcc, html, no_update
 from dash.exceptions import PreventUpdate
 
 from dashboard.pages import Page, in_browser, link
-from dashboard.pages.parts import HIDDEN, SHOWN, chart, choice, inputs, keep_view, named, outputs, section, stepper
+from dashboard.pages.parts import (
+    HIDDEN,
+    SHOWN,
+    chart,
+    choice,
+    inputs,
+    keep_view,
+    named,
+    outputs,
+    section,
+    stepper,
+    visible,
+)
 from dashboard.pages.runs import keep_options
 from dashboard.palette import COLOURS, FONT, THEMES, stream_colours
 from dashboard.reading.run import Run
@@ -273,7 +285,7 @@ def _render(app: Dash, store: RunStore) -> None:
             place and {"x": place[0], "y": place[1]},
             panel(run, view, selected),
             f"part {number + 1} of {len(parts)}",
-            HIDDEN if len(parts) == 1 else SHOWN,
+            visible(len(parts) > 1),
             _legend(graph),
             memory_figure(graph.memory, graph.allocator, theme),
             {"height": f"{memory_height(graph.memory)}px"},

@@ -49,6 +49,11 @@ _LINE = 18  # px: one more line of a wrapped text
 _NUMBER = re.compile(r"[-−+±]?\d|–$")
 
 
+def visible(shows: Any) -> dict[str, str]:
+    """The style of an element that is shown if there is something to show."""
+    return SHOWN if shows else HIDDEN
+
+
 def named(label: str) -> dict[str, Any]:
     """The accessible name of an element."""
     return {"aria-label": label}
@@ -177,14 +182,17 @@ def keep_download(app: Dash, key: str) -> None:
         return True
 
 
-def with_several(columns: list[dict[str, Any]], rows: Sequence[dict[str, Any]], *fields: str) -> list[dict[str, Any]]:
-    """The columns without those of these fields that are equal in all rows."""
-    return _without(columns, {field for field in fields if len({row[field] for row in rows}) <= 1})
+def with_several(table: str, rows: Sequence[dict[str, Any]], *fields: str) -> list[dict[str, Any]]:
+    """The columns of a table without those of these fields that are equal in all rows."""
+    return _without(table_columns(table), {field for field in fields if len({row[field] for row in rows}) <= 1})
 
 
-def with_values(columns: list[dict[str, Any]], rows: Sequence[dict[str, Any]], *fields: str) -> list[dict[str, Any]]:
-    """The columns, of these fields only those that some row has a value for."""
-    return _without(columns, {field for field in fields if all(row[field] in (None, "", "–") for row in rows)})
+def with_values(
+    columns: str | list[dict[str, Any]], rows: Sequence[dict[str, Any]], *fields: str
+) -> list[dict[str, Any]]:
+    """The columns, perhaps of a table, and of these fields only those that some row has a value for."""
+    known = table_columns(columns) if isinstance(columns, str) else columns
+    return _without(known, {field for field in fields if all(row[field] in (None, "", "–") for row in rows)})
 
 
 def _without(columns: list[dict[str, Any]], fields: Collection[str]) -> list[dict[str, Any]]:

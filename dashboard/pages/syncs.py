@@ -13,24 +13,7 @@ import pandas as pd
 from dash import Dash, ctx, dcc, html
 from dash.exceptions import PreventUpdate
 
-from dashboard.pages import Page, link
-from dashboard.pages.parts import (
-    HIDDEN,
-    NO_RECORDINGS,
-    SHOWN,
-    asking,
-    choice,
-    inputs,
-    keep_download,
-    outputs,
-    poll,
-    section,
-    table_columns,
-    table_height,
-    table_of,
-    with_several,
-    with_values,
-)
+from dashboard.pages import Page, link, parts
 from dashboard.pages.runs import keep_options, keep_run, lead
 from dashboard.pages.whatif import ALL, what_if_of
 from dashboard.reading.answers import Listed, gain_without, inventory_of, site_of, slack_of
@@ -50,29 +33,29 @@ _PENDING: Final = "…"
 
 def columns_of(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """The columns; NVTX ranges and call sites only if there are any, kinds only if there are several."""
-    return with_values(with_several(table_columns("syncs"), rows, "what"), rows, "path", "site")
+    return parts.with_values(parts.with_several("syncs", rows, "what"), rows, "path", "site")
 
 
 def sections() -> list[Any]:
     """The page's elements."""
     return [
-        poll("poll"),
+        parts.poll("poll"),
         dcc.Store(id="progress"),
-        section(
+        parts.section(
             "Syncs of a token",
-            [choice("run", "Run", clearable=False)],
+            [parts.choice("run", "Run", clearable=False)],
             html.Div("Loading the recording …", id="nothing", className="empty", role="status"),
             html.P(id="said-of-all", className="answer", role="status"),
             html.P(id="warning", className="hint warns"),
         ),
-        section(
+        parts.section(
             "Inventory",
             [
                 "One row per sync, blocking copy and polling loop of a step, most expensive first. Gains are predicted "
                 "by replaying the run without the sync.",
                 html.Button("Download CSV", id="download", className="button"),
             ],
-            table_of("syncs", "intertoken-syncs.csv", getRowId="params.data.key"),
+            parts.table_of("syncs", "intertoken-syncs.csv", getRowId="params.data.key"),
             key="inventory-section",
         ),
     ]  # fmt: skip
@@ -83,18 +66,18 @@ def register(app: Dash, store: RunStore) -> None:
     keep_run(app, store)
     keep_options(app, store, "run")
     _render(app, store)
-    keep_download(app, "syncs")
+    parts.keep_download(app, "syncs")
 
 
 def _render(app: Dash, store: RunStore) -> None:
     @app.callback(
-        outputs(
+        parts.outputs(
             "syncs.columnDefs syncs.rowData syncs.style inventory-section.style said-of-all.children "
             "warning.children nothing.children nothing.style poll.disabled progress.data"
         ),
-        inputs("screen.data poll.n_intervals", states="view.data progress.data"),
+        parts.inputs("screen.data poll.n_intervals", states="view.data progress.data"),
         prevent_initial_call=True,
-        running=asking("poll"),
+        running=parts.asking("poll"),
     )
     def render(_: Any, __: Any, data: dict[str, Any] | None, before: Any) -> tuple[Any, ...]:
         view = View.from_data(data)
@@ -111,12 +94,12 @@ def _render(app: Dash, store: RunStore) -> None:
         return (
             columns_of(rows),
             rows,
-            table_height(rows, [max(-(-len(row["verdict"]) // _VERDICT_LINE), 1) for row in rows]),
-            HIDDEN if nothing else SHOWN,
+            parts.table_height(rows, [max(-(-len(row["verdict"]) // _VERDICT_LINE), 1) for row in rows]),
+            parts.visible(not nothing),
             [] if run is None or nothing else in_words(run, rows, together, view.theme),
             warning_of(run),
             nothing,
-            SHOWN if nothing else HIDDEN,
+            parts.visible(nothing),
             missing == 0,
             progress,
         )
@@ -125,7 +108,7 @@ def _render(app: Dash, store: RunStore) -> None:
 def nothing_to_show(store: RunStore, run: Run | None, rows: list[Any]) -> str:
     """Instructions if there is no inventory; empty if there is one."""
     if not store.so_far():
-        return NO_RECORDINGS
+        return parts.NO_RECORDINGS
     if run is None:
         return "Select a run above."
     if run.syncs is None:

@@ -15,30 +15,7 @@ from dash import Dash, ctx, dcc, html
 from dash.exceptions import PreventUpdate
 from pydantic import AfterValidator, Field
 
-from dashboard.pages import Page, link
-from dashboard.pages.parts import (
-    HIDDEN,
-    MOVES,
-    NO_RECORDINGS,
-    SHOWN,
-    Action,
-    asking,
-    chart,
-    choice,
-    inputs,
-    keep_view,
-    legend_of_timeline,
-    moves,
-    named,
-    outputs,
-    poll,
-    rate_field,
-    section,
-    stepper,
-    table_of_lines,
-    text_field,
-)
-from dashboard.pages.parts import after_move as moved
+from dashboard.pages import Page, link, parts
 from dashboard.pages.runs import keep_options, keep_rate, lead, opened_at_once, run_options
 from dashboard.reading.answers import WhatIf, inventory_of, what_if
 from dashboard.reading.run import Run
@@ -142,7 +119,7 @@ def after(view: WhatIfView, source: str, value: Any, runs: Sequence[Run], scheme
         return _of_run(view, value) if isinstance(value, str) and value else view
     if source == "reset":
         return WhatIfView(view.shared)
-    return replace(view, shared=moved(view.shared, Action(source, value), runs, scheme))
+    return replace(view, shared=parts.after_move(view.shared, parts.Action(source, value), runs, scheme))
 
 
 def _positions(values: tuple[str, ...]) -> tuple[str, ...]:
@@ -221,11 +198,11 @@ def kernel_names(store: RunStore, run: Run) -> list[str]:
 def sections() -> list[Any]:
     """The page's elements."""
     return [
-        poll("poll"),
+        parts.poll("poll"),
         dcc.Store(id="progress"),
-        section(
+        parts.section(
             "What if",
-            [choice("run", "Run", clearable=False), html.Button("No changes", id="reset", className="button")],
+            [parts.choice("run", "Run", clearable=False), html.Button("No changes", id="reset", className="button")],
             html.Div(
                 [
                     _list("sync", "Strategy", [(name, name) for name in STRATEGIES], "as recorded"),
@@ -235,27 +212,32 @@ def sections() -> list[Any]:
                     _number("times", "Time of these kernels ×"),
                     _number("host", "Time of host code ×"),
                     _number("latency", "Extra time per sync, µs"),
-                    rate_field(),
+                    parts.rate_field(),
                 ],
                 className="fields",
                 role="group",
-                **named("Changes"),
+                **parts.named("Changes"),
             ),
             html.P(id="rate-refused", className="problem", role="alert"),
         ),
-        section(
+        parts.section(
             "Predicted",
             [],
             html.P("Loading the recording …", id="nothing", className="empty", role="status"),
             html.P(id="problem", className="problem", role="alert"),
-            html.Div(id="figures", className="scrolls", tabIndex=0, role="region", **named("Predicted figures")),
+            html.Div(id="figures", className="scrolls", tabIndex=0, role="region", **parts.named("Predicted figures")),
             html.Ul(id="notes", className="notes"),
         ),
-        section(
+        parts.section(
             "Timelines",
-            [html.Div(stepper("token", "token"), className="token", role="group", **named("Token shown")), moves()],
-            legend_of_timeline(),
-            chart("timeline", "Timelines of the recorded and the predicted run"),
+            [
+                html.Div(
+                    parts.stepper("token", "token"), className="token", role="group", **parts.named("Token shown")
+                ),
+                parts.moves(),
+            ],
+            parts.legend_of_timeline(),
+            parts.chart("timeline", "Timelines of the recorded and the predicted run"),
             key="timeline-section",
         ),
     ]
@@ -268,7 +250,7 @@ def _list(key: str, label: str, options: list[tuple[str, str]], none: str, multi
 
 def _number(key: str, label: str) -> html.Label:
     low, high = NUMBERS[key]
-    field = text_field(key, True, type="text", placeholder="as recorded", maxlength=20)
+    field = parts.text_field(key, True, type="text", placeholder="as recorded", maxlength=20)
     return html.Label([html.Span(label), field], title=f"{low:,g} to {high:,g}")
 
 
@@ -288,9 +270,9 @@ def _keep(app: Dash, store: RunStore) -> None:
         return run_options(store), None if run is None else run.key, sync_options(store, run), names, *own
 
     changes = " ".join(f"{field}.value" for field in FIELDS)
-    keep_view(
+    parts.keep_view(
         app, WhatIfView, f"run.value {changes} timeline.relayoutData",
-        ("reset", "token-back", "token-on", *MOVES, "theme"),
+        ("reset", "token-back", "token-on", *parts.MOVES, "theme"),
         f"run.options run.value without.options kernels.options {changes}",
         opened=lambda view: replace(view, shared=opened_at_once(view.shared, store)),
         after=lambda view, source, value, scheme: after(view, source, value, _drawn(store, view), scheme),
@@ -316,13 +298,13 @@ def _drawn(store: RunStore, view: WhatIfView) -> list[Run]:
 
 def _render(app: Dash, store: RunStore) -> None:
     @app.callback(
-        outputs(
+        parts.outputs(
             "nothing.children nothing.style problem.children figures.children notes.children timeline.figure "
             "timeline.style timeline-section.style token-label.children poll.disabled progress.data"
         ),
-        inputs("screen.data poll.n_intervals", states="view.data progress.data"),
+        parts.inputs("screen.data poll.n_intervals", states="view.data progress.data"),
         prevent_initial_call=True,
-        running=asking("poll"),
+        running=parts.asking("poll"),
     )
     def render(screen: dict[str, Any] | None, _: Any, data: dict[str, Any] | None, before: Any) -> tuple[Any, ...]:
         if screen is None:
@@ -338,13 +320,13 @@ def _render(app: Dash, store: RunStore) -> None:
         given = [html.Li(run.rate_note)] if run is not None and run.rate_note else []
         return (
             nothing,
-            SHOWN if nothing else HIDDEN,
+            parts.visible(nothing),
             plain(answer, 600) if isinstance(answer, str) else "",
-            [table_of_lines(lines_of(answer.found))] if isinstance(answer, WhatIf) else [],
+            [parts.table_of_lines(lines_of(answer.found))] if isinstance(answer, WhatIf) else [],
             [*given, *(notes_of(answer) if isinstance(answer, WhatIf) else [])],
             figure,
             {"height": f"{tall}px"},
-            SHOWN if runs else HIDDEN,
+            parts.visible(runs),
             f"token {token_of(runs, view.shared)}",
             answer is not None,
             progress,
@@ -354,7 +336,7 @@ def _render(app: Dash, store: RunStore) -> None:
 def nothing_to_show(known_runs: Sequence[Run], run: Run | None, answer: WhatIf | str | None) -> str:
     """Instructions if there is no prediction; empty if there is one, or a reason."""
     if not known_runs:
-        return NO_RECORDINGS
+        return parts.NO_RECORDINGS
     if run is None:
         return "Select a run above."
     if answer is None:

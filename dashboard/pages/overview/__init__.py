@@ -25,19 +25,6 @@ from dashboard.pages import Page, in_browser, parts
 from dashboard.pages.overview import areas, compare, event, minimap, table, tools
 from dashboard.pages.overview.actions import actions_of, after
 from dashboard.pages.overview.table import GRID, columns, height, rows_of
-from dashboard.pages.parts import (
-    asking,
-    button,
-    chart,
-    clicks,
-    inputs,
-    legend_of_timeline,
-    moves,
-    named,
-    outputs,
-    poll,
-    section,
-)
 from dashboard.pages.runs import opened, seen
 from dashboard.reading.run import Run
 from dashboard.reading.store import Progress, RunStore
@@ -66,7 +53,7 @@ _BY_GAP: Final = {"token-median": ("Median", _MEDIAN), "token-worst": ("Worst", 
 def sections() -> list[Any]:
     """The page's elements."""
     stores = [*(dcc.Store(id=key) for key in ("listed", "followed", "arrived", "drawn", "wanted", "ahead")),
-              poll("reading")]  # fmt: skip
+              parts.poll("reading")]  # fmt: skip
     shown = [_runs(), compare.section(), _timeline(), *_made_of(), _downloads()]
     return [*stores, *tools.stores(), *shown]
 
@@ -75,7 +62,7 @@ def _runs() -> html.Section:
     return html.Section(
         [
             table.strip(),
-            html.Ul(id="uploads", className="uploads", **named("Uploads")),
+            html.Ul(id="uploads", className="uploads", **parts.named("Uploads")),
             html.Div(
                 [html.P("Select one to six.  ▲: from a traced pass, so inflated.", className="hint"),
                  table.grid()],
@@ -84,7 +71,7 @@ def _runs() -> html.Section:
             ),
             *table.below(),
         ],
-        **named("Runs"),
+        **parts.named("Runs"),
     )  # fmt: skip
 
 
@@ -96,7 +83,7 @@ def _timeline() -> html.Section:
                     html.H2("Timeline"),
                     _token(),
                     _by_gap(),
-                    moves(*tools.buttons()),
+                    parts.moves(*tools.buttons()),
                     *tools.above(),
                 ],
                 className="bar tools",
@@ -104,15 +91,15 @@ def _timeline() -> html.Section:
             minimap.above(),
             tools.replies(),
             html.Div("Loading the recordings …", id="nothing", className="empty"),
-            chart("timeline", "Timelines of the selected runs", 300, doubleClick=False),
+            parts.chart("timeline", "Timelines of the selected runs", 300, doubleClick=False),
             html.P("Wheel to zoom, shift-wheel or drag to pan, shift-drag to zoom to a range, "
                    "double-click a token to zoom to it. Rest on an event, or click it, for all that is known about it. "
                    "Dotted: the base's gap; hatched: the difference of a run's gap from it.",
                    className="hint foot"),
             *tools.below(),
-            legend_of_timeline(),
+            parts.legend_of_timeline(),
         ],
-        **named("Timeline"),
+        **parts.named("Timeline"),
     )  # fmt: skip
 
 
@@ -131,16 +118,16 @@ def _token() -> html.Div:
                 ]
             ),
             html.Span("of token", id="token-label"),
-            button("token-back", "‹", "Previous token"),
+            parts.button("token-back", "‹", "Previous token"),
             html.Div(
                 dcc.Slider(id="token", min=0, max=1, step=1, value=0, marks=None, updatemode="mouseup", included=False),
                 className="slider",
             ),
-            button("token-on", "›", "Next token"),
+            parts.button("token-on", "›", "Next token"),
         ],
         className="token",
         role="group",
-        **named("Token at which the runs are aligned"),
+        **parts.named("Token at which the runs are aligned"),
     )
 
 
@@ -152,11 +139,11 @@ def _by_gap() -> html.Details:
               for key, (text, _) in _BY_GAP.items()),
             html.Label(["percentile ", dcc.Input(id="percentile", type="number", min=0, max=100, step="any", value=90,
                                                  className="small")]),
-            button("token-percentile", "Show", "Show the token at this percentile"),
+            parts.button("token-percentile", "Show", "Show the token at this percentile"),
         ],
         className="token",
         role="group",
-        **named("Tokens by the base's gap"),
+        **parts.named("Tokens by the base's gap"),
     )  # fmt: skip
     return html.Details([html.Summary("By gap", id="tokens-open", title="Tokens by the base's gap"), inside],
                         className="rows")  # fmt: skip
@@ -168,8 +155,8 @@ def _made_of() -> list[html.Section]:
 
 def _causes(key: str, of: str) -> html.Section:
     hint = html.P("Mean over all tokens of each run.", className="hint")
-    figure = chart(key, f"Causes of {of}", 80, doubleClick=False)
-    return section(f"Causes of {of}", [hint], figure, id=f"{key}-section")
+    figure = parts.chart(key, f"Causes of {of}", 80, doubleClick=False)
+    return parts.section(f"Causes of {of}", [hint], figure, id=f"{key}-section")
 
 
 def register(app: Dash, store: RunStore) -> None:
@@ -190,7 +177,9 @@ def _go_by_gap(app: Dash, store: RunStore) -> None:
 
     @app.callback(
         Output("followed", "data", allow_duplicate=True),
-        inputs(f"{clicks((*_BY_GAP, 'token-percentile'))} percentile.n_submit", states="percentile.value view.data"),
+        parts.inputs(
+            f"{parts.clicks((*_BY_GAP, 'token-percentile'))} percentile.n_submit", states="percentile.value view.data"
+        ),
         prevent_initial_call=True,
     )
     def show(*values: Any) -> Any:
@@ -213,12 +202,12 @@ def at_percentile(view: View, runs: Sequence[Run], percentile: float) -> View:
 
 def _table(app: Dash, store: RunStore) -> None:
     @app.callback(
-        outputs(
+        parts.outputs(
             "listed.data runs.rowData runs.columnDefs runs.style runs.dashGridOptions reading.disabled "
             "reading-said.children revision.data arrived.data"
         ),
-        inputs("url.pathname reading.n_intervals revision.data", states="url.search view.data arrived.data"),
-        running=asking("reading"),
+        parts.inputs("url.pathname reading.n_intervals revision.data", states="url.search view.data arrived.data"),
+        running=parts.asking("reading"),
     )
     def load(
         _: Any, asks: int | None, before: int | None, search: str | None, data: Any, there: list[str] | None
@@ -256,13 +245,13 @@ def progress_text(progress: Progress, reading: Sequence[str]) -> str:
 
 def _reduce(app: Dash, store: RunStore) -> None:
     @app.callback(
-        outputs(
+        parts.outputs(
             "view.data url.search runs.selectedRows token.value token.max token-label.children align.value "
             "runs.scrollTo pressed.data find.value only.value"
         ),
-        inputs(
+        parts.inputs(
             "listed.data followed.data runs.eventData token.value align.value timeline.relayoutData find.value "
-            f"only.value asked.data {clicks(_BUTTONS)}",
+            f"only.value asked.data {parts.clicks(_BUTTONS)}",
             states="pressed.data runs.selectedRows view.data screen.data url.search",
         ),
         prevent_initial_call=True,
@@ -324,8 +313,8 @@ def _render(app: Dash, store: RunStore) -> None:
     watched = [path for path in store.given if path.is_dir()]
 
     @app.callback(
-        outputs("timeline.figure timeline.style timeline-holder.style nothing.children nothing.style drawn.data"),
-        inputs("screen.data arrived.data", states="view.data drawn.data"),
+        parts.outputs("timeline.figure timeline.style timeline-holder.style nothing.children nothing.style drawn.data"),
+        parts.inputs("screen.data arrived.data", states="view.data drawn.data"),
         prevent_initial_call=True,
     )
     def render(screen: dict[str, Any] | None, _: Any, data: dict[str, Any], drawn: list[str] | None) -> tuple[Any, ...]:
@@ -350,11 +339,11 @@ def _draw_causes(app: Dash, store: RunStore) -> None:
     """The figures of the causes of idle time and gap, after the timeline; with descriptions for screen readers."""
 
     @app.callback(
-        outputs(
+        parts.outputs(
             "idle.figure idle.style causes.figure causes.style idle-section.style causes-section.style "
             "idle-holder.aria-label causes-holder.aria-label"
         ),
-        inputs("drawn.data", states="screen.data view.data"),
+        parts.inputs("drawn.data", states="screen.data view.data"),
         prevent_initial_call=True,
     )
     def render(_: Any, screen: dict[str, Any] | None, data: dict[str, Any] | None) -> tuple[Any, ...]:
@@ -378,7 +367,7 @@ def _ahead(app: Dash, store: RunStore) -> None:
     in_browser(app, "ahead", "show", Input("ahead", "data"))
 
     @app.callback(
-        Output("ahead", "data"), inputs("wanted.data", states="screen.data view.data"), prevent_initial_call=True
+        Output("ahead", "data"), parts.inputs("wanted.data", states="screen.data view.data"), prevent_initial_call=True
     )
     def fetch(_: Any, screen: dict[str, Any] | None, data: dict[str, Any] | None) -> dict[str, Any]:
         if screen is None:
@@ -435,7 +424,7 @@ def _downloads() -> html.Section:
 def _fill_downloads(app: Dash, store: RunStore) -> None:
     """Register the callbacks that update the links and save the figures."""
 
-    @app.callback(Output("downloads-of-runs", "children"), inputs("steady.data", states="view.data"))
+    @app.callback(Output("downloads-of-runs", "children"), parts.inputs("steady.data", states="view.data"))
     def links(_: Any, data: dict[str, Any] | None) -> list[html.Tr]:
         view = View.from_data(data)
         return download_rows(store.chosen(view.runs or (), view.rates), view)
@@ -477,12 +466,12 @@ def _download_row(words: str, links: Sequence[Any]) -> html.Tr:
 
 def _download_link(file: str, query: str, form: str, words: str) -> html.A:
     address = f"download/{file}{query}"
-    return html.A(_form_name(form), href=address, download="", **named(f"{words}, as {_form_name(form)}"))
+    return html.A(_form_name(form), href=address, download="", **parts.named(f"{words}, as {_form_name(form)}"))
 
 
 def _save_button(figure: str, form: str) -> html.Button:
     label = f"{_FIGURES[figure]}, as {_form_name(form)}"
-    return html.Button(_form_name(form), id=_save_id(figure, form), className="link", **named(label))
+    return html.Button(_form_name(form), id=_save_id(figure, form), className="link", **parts.named(label))
 
 
 def _save_id(figure: str, form: str) -> str:

@@ -18,7 +18,7 @@ import plotly.graph_objects as go
 from dash import ALL, Dash, Input, Output, State, ctx, dcc, html, no_update
 from dash.exceptions import PreventUpdate
 
-from dashboard.pages.parts import HIDDEN, SHOWN, asking, button, chart, choice, inputs, named, outputs, poll
+from dashboard.pages.parts import HIDDEN, SHOWN, asking, button, chart, choice, inputs, named, outputs, poll, visible
 from dashboard.pages.runs import seen
 from dashboard.palette import COLOURS, THEMES
 from dashboard.reading.answers import Against, ask_against_base, cautions_of, methods_of
@@ -110,7 +110,7 @@ def _render(app: Dash, store: RunStore) -> None:
         if compared == before:
             raise PreventUpdate
         several = f"answers {'several' if len(runs) + len(awaited) > _BESIDE else 'few'}"
-        shown = SHOWN if runs or waits else HIDDEN
+        shown = visible(runs or waits)
         return shown, several, *_outputs(runs, answer, len(awaited)), answer is not None, compared
 
 
@@ -125,7 +125,7 @@ def _outputs(runs: Sequence[Run], answer: list[Against] | str | None, awaited: i
         words = [html.P(f"{plain(sentence(of, name), 1000)}.", className="answer")]
         notes = [f"{text}." for text in (of.warning, of.left_out, of.problem) if text]
         return words, SHOWN, _table_alone(runs[0]), "", _items_of(notes)
-    shown = SHOWN if any(one.found for one in answer) else HIDDEN
+    shown = visible(any(one.found for one in answer))
     return words_of(answer), shown, table_of(answer), methods_of(answer), _items_of(cautions_of(answer))
 
 
@@ -297,7 +297,7 @@ def _render_ladder(app: Dash, store: RunStore) -> None:
         by_itself = asked is None or (asked == shown and (before or {}).get("auto", True))
         ladder = ladder_for(ladders, chosen, None if by_itself else asked)
         drawn = {"for": [theme, chosen, revision, rates], "shown": ladder and ladder.key, "auto": by_itself}
-        style = HIDDEN if ladder is None else SHOWN
+        style = visible(ladder is not None)
         return (
             no_update if ladder is None else ladder_figure(ladder, chosen, theme),
             no_update if ladder is None else {"height": f"{ladder_height(ladder)}px"},
