@@ -26,14 +26,14 @@ from dashboard.timeline.pyramid import Level, Pyramid
 from dashboard.timeline.rows import Row, rows_of, shown_functions, without_functions
 from dashboard.view import Rate, text_of
 from tracer import formats
-from tracer.analysis import comparable
 from tracer.analysis.causes import Split
-from tracer.analysis.comparable import MUST_AGREE, SHOULD_AGREE
 from tracer.analysis.gaps import GapReport, Gaps
 from tracer.analysis.idle import IdleReport, KindsOfHoles, Pieces, StepIdle
 from tracer.analysis.interval import Interval
 from tracer.analysis.node_kernels import PlacedKernels
 from tracer.analysis.recording import Recording
+from tracer.analysis.sides import MUST_AGREE, SHOULD_AGREE
+from tracer.analysis.sides import same_work as work_alike
 from tracer.analysis.step_work import StepSpans
 from tracer.analysis.steps import Others, Regime, Spoilt, StepRows
 from tracer.analysis.summary import Summary, rated
@@ -371,7 +371,7 @@ def at_rates(runs: Iterable[Run], rates: Iterable[Rate]) -> list[Run]:
 
 def same_work(one: Run, other: Run) -> bool:
     """Whether two runs did the same work in the same phases on the same device, as far as known."""
-    return comparable.same_work(one.summary.conditions, other.summary.conditions) and one.phases == other.phases
+    return work_alike(one.summary.conditions, other.summary.conditions) and one.phases == other.phases
 
 
 def _unless_it_fails(analysis: Callable[[Recording], Report], found: Recording | None) -> Report | None:

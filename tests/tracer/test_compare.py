@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 from tests.tracer.handmade import Script, decode_loop
 from tests.tracer.steady import NSYS, recording, run_of, side, sourced
 from tests.tracer.truths import DATA, rows, unlike
-from tracer.analysis.comparable import Refusal
 from tracer.analysis.compare import Comparison, Side, compare
 from tracer.analysis.gaps import CAUSES
 from tracer.analysis.interval import Interval
-from tracer.analysis.sides import KernelChanges
+from tracer.analysis.sides import KernelChanges, Refusal
 from tracer.errors import UsageError
 from tracer.files.bounded import tomllib
 from tracer.model.columns import Names

@@ -88,6 +88,11 @@ def between_devices(trace: Trace, calls: Api | PlainCalls) -> Bools:
     return both | calls.name.chosen(lambda name: "Peer" in name)
 
 
+def copied_out(calls: Calls) -> Bools:
+    """Which calls copy to the host."""
+    return among(calls.letter, COPIES) & calls.kind.rows("DtoH")
+
+
 def outer_rows(trace: Trace, chosen: Bools) -> Ints:
     """The rows of `trace.api` that are outermost calls among the chosen ones, by (process, thread, start)."""
     rows = in_order(trace, chosen)

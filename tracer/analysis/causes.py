@@ -223,34 +223,23 @@ class Near:
             return (table.end > begin) & (table.start < until)
 
         def on_device(table: Any, chosen: Bools) -> _OnDevice:
-            return _OnDevice(table.start[chosen], table.end[chosen], table.device[chosen], table.process[chosen])
+            return _OnDevice.from_table(table)[chosen]
 
         api, nvtx, kernels, loops = trace.api, trace.nvtx, trace.kernels, poll_loops(trace)
-        called, polled = near(api), near(loops)
-        calls = api[called]
         is_range = near(nvtx) & ~nvtx.kind.rows("mark") & ~nvtx.domain.rows(*_NO_WORK)
-        polls = loops[polled]
         launched = near(compute) if several(compute.device) or not steps.rows.is_of_one_thread else slice(0, 0)
         own, owner = compute[launched], compute.at[launched]
         tables: list[Any] = [trace.table(name) for name in COMPUTE_TABLES]
         strangers = several(np.concatenate([table.process for table in tables]))
         return cls(
-            _NearCalls(
-                calls.start, calls.end, calls.process, calls.thread, calls.correlation, calls.name, api.letter[called],
-                _behind_copy(trace)[called],
-            ),
+            _NearCalls.from_table(api, behind_copy=_behind_copy(trace))[near(api)],
             joined([on_device(table, near(table)) for table in (trace.memcpys, trace.memsets)]),
-            _OfStep(
-                own.start, own.end, own.device, own.process, steps.rows.process[owner], steps.rows.thread[owner]
-            ),
+            _OfStep.from_table(own, step_process=steps.rows.process[owner], step_thread=steps.rows.thread[owner]),
             joined([on_device(table, near(table) & strangers) for table in tables]),
             on_device(kernels, near(kernels) & kernels.collective),
             nvtx[is_range],
-            _NearCalls(
-                polls.start, polls.end, polls.process, polls.thread, polls.correlation, polls.name, polls.letter,
-                np.zeros(len(polls), bool),
-            ),
-        )  # fmt: skip
+            _NearCalls.from_table(loops, behind_copy=np.zeros(len(loops), bool))[near(loops)],
+        )
 
 
 class _Of:
@@ -331,10 +320,7 @@ def _launched(trace: Trace, windows: Windows) -> _Launched:
         np.where(call >= 0, spread(of_call, call, 0), of_step)
         for of_call, of_step in ((api.process, windows.step_process), (api.thread, windows.step_thread))
     )
-    return _Launched(
-        windows.start, windows.end, windows.device, windows.correlation, process, windows.step_process,
-        windows.step_thread, call, thread,
-    )  # fmt: skip
+    return _Launched.from_table(windows, process=process, call=call, thread=thread)
 
 
 class _Cover:

@@ -8,7 +8,7 @@ An interval is computed from the first of these that is available:
    both read a cache of the same length in each; its growth cancels instead of widening the interval.
 
 Figures are medians for a run's headline (tokens/s, gap p50) and means if they must add up (causes, kernels).
-`tracer.analysis.estimates` computes the intervals; `tracer.analysis.comparable` decides which figures can be compared.
+`tracer.analysis.estimates` computes the intervals; `tracer.analysis.sides` decides which figures can be compared.
 """
 
 from __future__ import annotations
@@ -20,17 +20,6 @@ from typing import Final, Literal
 import numpy as np
 
 from tracer.analysis.causes import CAUSES, present
-from tracer.analysis.comparable import (
-    Refusal,
-    causes_alike,
-    cautions,
-    kernels_alike,
-    measure_untraced,
-    obstacles,
-    other_tracing,
-    other_work,
-    times_alike,
-)
 from tracer.analysis.estimates import means, medians, needed, welch
 from tracer.analysis.interval import SHOWN, Interval
 from tracer.analysis.recorded import COUNTS, Unit
@@ -38,13 +27,22 @@ from tracer.analysis.sides import (
     BASE,
     OTHER,
     KernelChanges,
+    Refusal,
     Speedup,
+    causes_alike,
+    cautions,
     clusters,
     columns,
     compare_kernels,
     complete,
+    kernels_alike,
+    measure_untraced,
     no_kernels,
+    obstacles,
+    other_tracing,
+    other_work,
     speedup_of,
+    times_alike,
 )
 from tracer.analysis.sides import Basis as Basis
 from tracer.analysis.sides import Side as Side
@@ -140,7 +138,7 @@ class Comparison:
         refusal: why there is no verdict, and how to get one; None if there is one.
         needed: the number of `unit` that would show a speed-up of this size (`estimates.needed`), if none is shown.
         unit: "steps", "repeats" or "recordings": what the interval of `speedup` is computed from.
-        cautions: caveats for a reader, see `comparable.cautions`.
+        cautions: caveats for a reader, see `sides.cautions`.
     """
 
     base: Side

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
-import pandas as pd
 
 from tracer.analysis.bounds import HOW_TO_TELL
 from tracer.analysis.calls import of_graph_launches
-from tracer.analysis.causes import CAUSES, PARTS, Near, Split, Windows, calls_in, split
+from tracer.analysis.causes import CAUSES, PARTS, Near, Windows, calls_in, split
 from tracer.analysis.distortion import of_another_run, untraced_causes
 from tracer.analysis.idle import MOST_RUNS, IdleReport, idle_report, statistics
+from tracer.analysis.idle import Gaps as Gaps
 from tracer.analysis.interval import Interval
 from tracer.analysis.step_work import Compute, all_compute, of_steps, step_spans
 from tracer.analysis.tokens import Steps
@@ -27,10 +27,13 @@ from tracer.engines.engine import PREFILL
 from tracer.errors import EmptyTraceError, TraceError
 from tracer.model import run_json
 from tracer.model.calls import POLL
-from tracer.model.columns import Columns, numbers, positions, runs, spread
+from tracer.model.columns import numbers, positions, runs, spread
 from tracer.model.fits import Fits, fits_of
 from tracer.model.intervals import Bools, Ints
 from tracer.model.trace import RUN, Trace
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _WAITED_NS: Final = 10_000
 """The least duration of a call in which the host waited: one that finds the work done takes less."""
@@ -46,41 +49,6 @@ STRETCHED: Final = (
     "node-level tracing stretched the CUDA graphs by an amount that is known only roughly: the median gap without it "
     "is {}; a graph-level recording determines it more precisely"
 )
-
-
-@dataclass(frozen=True, eq=False)
-class Gaps(Columns):
-    """Gaps.
-
-    Attributes:
-        step, device: of each.
-        start, end: ns: the end of the step's last compute, and the start of the next step's first one, or the same.
-        this_start, next_start: the starts of both steps, ns.
-        split: its causes, which add up to it, and their parts.
-        calls: the number of CUDA calls of the thread that begin in it.
-        graph_launch: 1 if a graph launch produced the compute that follows it, else 0.
-    """
-
-    step: Ints
-    device: Ints
-    start: Ints
-    end: Ints
-    this_start: Ints
-    next_start: Ints
-    split: Split
-    calls: Ints
-    graph_launch: Ints
-
-    @cached_property
-    def gap(self) -> Ints:
-        """ns of each."""
-        return self.end - self.start
-
-    def frame(self) -> pd.DataFrame:
-        """Columns step device start end gap, all causes, all parts, calls, graph_launch; times in ns."""
-        first = {name: getattr(self, name) for name in ("step", "device", "start", "end", "gap")}
-        counts = {"calls": self.calls, "graph_launch": self.graph_launch}
-        return pd.DataFrame(first | self.split.columns() | counts, copy=False)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 import pandas as pd
@@ -49,9 +49,6 @@ from tracer.model.intervals import Bools, Floats, Ints, covered, uncovered
 from tracer.model.trace import RUN, Trace
 from tracer.text import plain
 
-if TYPE_CHECKING:
-    from tracer.analysis.gaps import Gaps
-
 PLACES: Final = {
     "between_steps": "between steps (the gap)",
     "before_graph": "before the graph",
@@ -64,6 +61,41 @@ MOST_RUNS: Final = 0.02  # of the time: an error of the idle time that needs no 
 _MOST_HOLES: Final = 200  # kinds of holes to keep
 _LEAST, _MOST_NAMED, _LONGEST = 0.05, 3, 60  # share and number of parts, and length of a name, in a sentence
 _NO_INTS: Final = np.zeros(0, np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class Gaps(Columns):
+    """Gaps.
+
+    Attributes:
+        step, device: of each.
+        start, end: ns: the end of the step's last compute, and the start of the next step's first one, or the same.
+        this_start, next_start: the starts of both steps, ns.
+        split: its causes, which add up to it, and their parts.
+        calls: the number of CUDA calls of the thread that begin in it.
+        graph_launch: 1 if a graph launch produced the compute that follows it, else 0.
+    """
+
+    step: Ints
+    device: Ints
+    start: Ints
+    end: Ints
+    this_start: Ints
+    next_start: Ints
+    split: Split
+    calls: Ints
+    graph_launch: Ints
+
+    @cached_property
+    def gap(self) -> Ints:
+        """ns of each."""
+        return self.end - self.start
+
+    def frame(self) -> pd.DataFrame:
+        """Columns step device start end gap, all causes, all parts, calls, graph_launch; times in ns."""
+        first = {name: getattr(self, name) for name in ("step", "device", "start", "end", "gap")}
+        counts = {"calls": self.calls, "graph_launch": self.graph_launch}
+        return pd.DataFrame(first | self.split.columns() | counts, copy=False)
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,9 +21,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from tracer.analysis.calls import Calls
+from tracer.analysis.calls import Calls, copied_out
 from tracer.analysis.steps import StepRows, Steps, as_steps
-from tracer.analysis.turns import copied_out
 from tracer.engines import engines
 from tracer.engines.engine import (
     EMPTY,

@@ -25,10 +25,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tracer.analysis.calls import Calls
-from tracer.analysis.passes import CONSTANT, GUESSED, MOST
+from tracer.analysis.passes import CONSTANT, GUESSED, LONGER, MOST, SEVERAL, brings_drafts
 from tracer.analysis.step_work import activity_steps
 from tracer.analysis.steps import Steps
-from tracer.analysis.turns import LONGER, SEVERAL, brings_drafts
 from tracer.engines import engines
 from tracer.engines.engine import DECODE, EAGER, ITERATION, PREFILL, SPECULATIVE, TOKEN_PHASES, TRAINING, Engine
 from tracer.engines.torch import TRAINING_KERNELS, TRAINING_TEXT

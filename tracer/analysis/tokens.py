@@ -6,9 +6,9 @@ next one.
 Stages, in order, each with its file in this folder:
 1. marks: the ranges of the engine that made the recording, or calls and kernels with a requested name (`marked.py`,
    `tracer.engines`), if they are on all steps (`all_if_partly_marked`);
-2. turns: without these, what each host launches between two results that it fetches (`turns.py`);
+2. turns: without these, what each host launches between two results that it fetches (`passes.py`);
 3. passes: which turns form one pass through a model, and so one step of a loop, each from its first input to its last
-   wait (`passes.py`);
+   wait (`passes.py`, too);
 4. phases: what each step is, if its mark does not say (`phases.py`);
 5. selection: a phase, a regime, a slice (`steps.py`), without steps whose clocks are in doubt (`clocks.py`).
 """

@@ -135,9 +135,9 @@ def _compared(
     """The findings for the lines of a budget's base, and the cautions of the comparison. Raises UsageError if the base
     cannot be read or measured, or is not comparable."""
     from tracer.analysis.budget_check import check_base
-    from tracer.analysis.comparable import obstacles
     from tracer.analysis.compare import Side, compare
     from tracer.analysis.recording import Recording
+    from tracer.analysis.sides import obstacles
 
     recording = budget.parent / base.recording
     rates = () if rate is None else (rate,)

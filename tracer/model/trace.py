@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, Generic, NamedTuple, TypeVar, cast
 
 import numpy as np
 import pandas as pd
@@ -46,6 +46,20 @@ PAUSES: Final = "pauses_ns"
 """The member of the metadata: a list of [since, until, process, is_exec], as in `Pause`."""
 
 _FAR: Final = 1 << 61
+T = TypeVar("T", bound=Columns)
+
+
+class _Typed(Generic[T]):
+    """The table of this name as typed columns, of the class given."""
+
+    def __init__(self, kind: type[T]) -> None:
+        self.__doc__ = kind.__doc__
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, trace: Trace, owner: type | None = None) -> T:
+        return cast("T", trace.table(self._name))
 
 
 @dataclass(eq=False)
@@ -73,6 +87,18 @@ class Trace:
     carried: dict[str, pa.Table] = field(default_factory=dict)
     name: str = ""
     _kept: dict[Any, tuple[Any, Columns]] = field(default_factory=dict, init=False, repr=False)
+
+    kernels = _Typed(Kernels)
+    memcpys = _Typed(Memcpys)
+    memsets = _Typed(Memsets)
+    graph_launches = _Typed(GraphLaunches)
+    api = _Typed(Api)
+    syncs = _Typed(Syncs)
+    cuda_events = _Typed(CudaEvents)
+    nvtx = _Typed(Nvtx)
+    callchains = _Typed(Callchains)
+    samples = _Typed(Samples)
+    sample_chains = _Typed(SampleChains)
 
     def __post_init__(self) -> None:
         for name in self.tables:
@@ -115,61 +141,6 @@ class Trace:
         if not timed:
             return 0, 0
         return min(int(t["start"].min()) for t in timed), max(int(t["end"].max()) for t in timed)
-
-    @property
-    def kernels(self) -> Kernels:
-        """The table of this name as typed columns, as the following ones."""
-        return cast(Kernels, self.table("kernels"))
-
-    @property
-    def memcpys(self) -> Memcpys:
-        """See `kernels`."""
-        return cast(Memcpys, self.table("memcpys"))
-
-    @property
-    def memsets(self) -> Memsets:
-        """See `kernels`."""
-        return cast(Memsets, self.table("memsets"))
-
-    @property
-    def graph_launches(self) -> GraphLaunches:
-        """See `kernels`."""
-        return cast(GraphLaunches, self.table("graph_launches"))
-
-    @property
-    def api(self) -> Api:
-        """See `kernels`."""
-        return cast(Api, self.table("api"))
-
-    @property
-    def syncs(self) -> Syncs:
-        """See `kernels`."""
-        return cast(Syncs, self.table("syncs"))
-
-    @property
-    def cuda_events(self) -> CudaEvents:
-        """See `kernels`."""
-        return cast(CudaEvents, self.table("cuda_events"))
-
-    @property
-    def nvtx(self) -> Nvtx:
-        """See `kernels`."""
-        return cast(Nvtx, self.table("nvtx"))
-
-    @property
-    def callchains(self) -> Callchains:
-        """See `kernels`."""
-        return cast(Callchains, self.table("callchains"))
-
-    @property
-    def samples(self) -> Samples:
-        """See `kernels`."""
-        return cast(Samples, self.table("samples"))
-
-    @property
-    def sample_chains(self) -> SampleChains:
-        """See `kernels`."""
-        return cast(SampleChains, self.table("sample_chains"))
 
     def table(self, name: str) -> Columns:
         """A table as typed columns, which share the frame's arrays."""

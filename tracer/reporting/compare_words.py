@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from tracer.analysis.comparable import Refusal
 from tracer.analysis.compare import (
     BUSY,
     DISTORTION,
@@ -24,6 +23,7 @@ from tracer.analysis.compare import (
 from tracer.analysis.estimates import POWER
 from tracer.analysis.interval import Interval
 from tracer.analysis.recorded import WHOLE_GRAPH
+from tracer.analysis.sides import Refusal
 from tracer.model.columns import among
 from tracer.text import percent as percent_of
 from tracer.text import signed
