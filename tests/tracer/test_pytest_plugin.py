@@ -8,7 +8,7 @@ import pytest
 
 from tests.programs import texts
 from tracer.errors import RecordError
-from tracer.recorders import cupti
+from tracer.recorders import cupti, cupti_library
 
 PLUGIN = ("-p", "tracer.pytest_plugin", "-p", "no:cacheprovider", "-p", "no:dash", "--strict-markers", "-W", "error")
 INNER = texts("inner-tests.txt")
@@ -78,7 +78,7 @@ def test_another_profiler_is_an_error_of_one_line(pytester, monkeypatch):
 
     taken = type("Taken", (), {"path": "libcupti.so"})
     monkeypatch.setattr(cupti, "_process", type("Process", (), {"cupti": taken}))
-    monkeypatch.setattr(cupti, "refuse_other_profilers", refuse)
+    monkeypatch.setattr(cupti_library, "refuse_other_profilers", refuse)
     monkeypatch.setenv("NVTX_INJECTION64_PATH", "")  # so that monkeypatch takes back what the recorder sets
     body = "@pytest.mark.sync_budget(syncs=1)\ndef test_it():\n    with Engine() as engine:\n        engine.step()\n"
     body += "\ndef test_next():\n    assert not HostRecorder()._keeps_stacks"
