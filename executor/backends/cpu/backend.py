@@ -213,7 +213,8 @@ class CpuBackend(Backend):
         """Wait for the work queued on the stream."""
         start, correlation = self._clock(), next(self._correlations)
         self._wait_for(stream)
-        self._report_wait("streamSynchronize", "stream", start, correlation, stream)
+        self._recorder.api("streamSynchronize", start, end := self._clock(), correlation)
+        self._report_sync("stream", start, end, correlation, stream)
         self._raise_failure()
 
     def event(self) -> CpuEvent:
@@ -233,14 +234,16 @@ class CpuBackend(Backend):
         start, correlation = self._clock(), next(self._correlations)
         if event.recorded is not None:
             self._stream(stream).put(event.recorded.wait)
-        self._report_wait("streamWaitEvent", "stream wait", start, correlation, stream, event.id)
+        self._recorder.api("streamWaitEvent", start, end := self._clock(), correlation)
+        self._report_sync("stream wait", start, end, correlation, stream, event.id)
 
     def event_synchronize(self, event: CpuEvent) -> None:
         """Wait for the ticket of the latest record."""
         start, correlation = self._clock(), next(self._correlations)
         if event.recorded is not None:
             event.recorded.wait()
-        self._report_wait("eventSynchronize", "event", start, correlation, MISSING, event.id)
+        self._recorder.api("eventSynchronize", start, end := self._clock(), correlation)
+        self._report_sync("event", start, end, correlation, MISSING, event.id)
         self._raise_failure()
 
     def instantiate(self, plan: Plan, kernels: Mapping[Tensor, CpuKernel]) -> CpuGraph:
@@ -290,11 +293,9 @@ class CpuBackend(Backend):
         self._stream(stream).put(done.happen)
         done.wait()
 
-    def _report_wait(
-        self, api: str, kind: str, start: int, correlation: int, stream: int, event: int = MISSING
+    def _report_sync(
+        self, kind: str, start: int, end: int, correlation: int, stream: int, event: int = MISSING
     ) -> None:
-        end = self._clock()
-        self._recorder.api(api, start, end, correlation)
         self._recorder.sync(kind, start, end, device=self._device, stream=stream, correlation=correlation, event=event)
 
     def _raise_failure(self) -> None:
