@@ -303,6 +303,7 @@ def test_on_the_command_line_a_failure_and_too_little_memory_are_one_line(monkey
         result = CliRunner().invoke(main, ["run", "--sync", "aaag", "-o", str(tmp_path / "runs")])
         assert (result.exit_code, result.stderr) == (2, f"intertoken: {said}\n")
         assert not (tmp_path / "runs").exists()
+        assert not any(t.name.startswith("cpu stream") for t in threading.enumerate())
         monkeypatch.setattr("executor.run.plan_cache", plan_cache)
 
 

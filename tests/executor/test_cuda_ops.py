@@ -32,15 +32,8 @@ def values(shape, dtype, rng, low=0, high=8):
 
 
 def both(op, leaves, given=None, tolerance=2e-5, **params):
-    """Run an op on both sides, compare its result and the states it updates.
-
-    Args:
-        op: its name.
-        leaves: name -> shape, or shape, dtype and flags, of its sources.
-        given: values of leaves, random ones otherwise.
-        tolerance: how far results may be apart.
-        params: of the op.
-    """
+    """Run an op of leaves (name -> shape, or shape, dtype and flags), whose values are random if they are not given, on
+    both sides, and compare its result and the states it updates."""
     graph = Graph()
     sources = [graph.leaf(name, *(told if isinstance(told[0], tuple) else [told])) for name, told in leaves.items()]
     node = getattr(ops, op)(graph, *sources, name="node", **params)

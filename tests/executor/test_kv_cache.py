@@ -49,15 +49,11 @@ def test_a_full_cache_is_an_error(kind):
 
 @pytest.mark.parametrize(
     ("kind", "prompts", "tokens", "shared", "cells", "context"),
-    [
-        ("streams", [0], 36, False, 256, 256),
-        ("streams", [0, 500, 2048], 40, False, 2304, 2304),
-        ("streams", [4000, 0], 96, False, 4096, 4096),
-        ("unified", [0, 500, 2048], 40, False, 2816, 2048 + (2816 - 2548) // 3),
-        ("unified", [2048] * 32, 40, False, 66816, 2088),
-        ("unified", [2048] * 32, 40, True, 3328, 2088),
-        ("unified", [4000, 4000], 96, False, 8192, 4096),
-    ],
+    [("streams", [0], 36, False, 256, 256), ("streams", [0, 500, 2048], 40, False, 2304, 2304),
+     ("streams", [4000, 0], 96, False, 4096, 4096),
+     ("unified", [0, 500, 2048], 40, False, 2816, 2048 + (2816 - 2548) // 3),
+     ("unified", [2048] * 32, 40, False, 66816, 2088), ("unified", [2048] * 32, 40, True, 3328, 2088),
+     ("unified", [4000, 4000], 96, False, 8192, 4096)],
 )  # fmt: skip
 def test_a_planned_cache_has_the_padded_cells_of_the_run(kind, prompts, tokens, shared, cells, context):
     cache = plan_cache(kind, prompts, tokens, 4096, shared=shared)

@@ -8,7 +8,6 @@ from executor.backends.sim.profiles import HostCost
 from executor.graph.models import SHAPES
 from executor.run import execute
 from executor.run.configuration import Configuration
-from executor.scheduling.scheduler import halves_of
 from executor.scheduling.strategies import STRATEGIES
 from tests.executor.handmade import cost_profile
 from tracer.model.intervals import covered
@@ -85,13 +84,6 @@ def test_only_the_rows_of_used_experts_are_copied(strategy):
     assert len(ids) == 6 * 3
     assert [part.split.device.backend for part in result.prepared.splits] == ["cpu"] * 4
     assert sum(len(part.split.copied) for part in result.prepared.splits) == 3 * 3
-
-
-def test_every_sequence_is_in_one_half():
-    for batch in (2, 3, 4, 7):
-        first, second = halves_of(batch)
-        assert [*first, *second] == list(range(batch))
-        assert 0 <= len(first) - len(second) <= 1
 
 
 def simulated(**options):

@@ -237,28 +237,11 @@ def test_a_unified_cache_has_room_for_the_tape_where_it_has_for_the_run(options)
     assert result.tokens.shape == (1, 1, 120)
 
 
-class NoWait(AAAG):
-    """Does not wait for the tokens of a half, which the host then reads too early."""
-
-    name = "nowait"
-
-    def wait_for(self, backend, event):
-        """Do nothing."""
-
-
-class Forgets(AAEG):
-    """Holds the copies of a step's inputs for done when they are issued."""
-
-    name = "forgets"
-
-    def reclaim(self, number):
-        """Do nothing."""
-
-    def settle(self):
-        """Do nothing."""
-
-    def wait_for(self, backend, event):
-        """Do nothing."""
+# The host reads the tokens of a half too early, and holds the copies of a step's inputs for done when they are issued.
+NoWait = type("NoWait", (AAAG,), {"name": "nowait", "wait_for": lambda *_: None})
+Forgets = type(
+    "Forgets", (AAEG,), {"name": "forgets", **dict.fromkeys(("reclaim", "settle", "wait_for"), lambda *_: None)}
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("strategy", [NoWait, Forgets])

@@ -25,24 +25,17 @@ HOST_COPIES = 4
 
 @dataclass(frozen=True)
 class Split:
-    """What a split needs, and where it runs.
+    """What a split needs, and where it runs."""
 
-    Attributes:
-        own, peers, fetched: copies that its device's stream carries, of results of other accelerators, which their
-            streams carry, and of an accelerator's that a split on the host reads.
-        experts: copies of experts' weights, one for each matrix and run of neighbouring experts.
-        settled: devices to which was copied since the host last waited: where nothing is staged, the copies may still
-            read what this split on the host overwrites, unless it waits for operands that come behind them.
-        kernels: that are launched one by one; None for one graph.
-    """
-
-    own: int = 0
-    peers: int = 0
-    fetched: int = 0
-    experts: int = 0
+    own: int = 0  # copies that its device's stream carries
+    peers: int = 0  # copies of results of other accelerators, which their streams carry
+    fetched: int = 0  # copies of an accelerator's results that a split on the host reads
+    experts: int = 0  # copies of experts' weights, one for each matrix and run of neighbouring experts
+    # Devices to which was copied since the host last waited: where nothing is staged, the copies may still read what
+    # this split on the host overwrites, unless it waits for operands that come behind them.
     settled: int = 0
     on_host: bool = False
-    kernels: int | None = None
+    kernels: int | None = None  # that are launched one by one; None for one graph
 
     @property
     def copies(self) -> list[str]:

@@ -62,13 +62,9 @@ def test_graph_level(tmp_path, strategy):
 
 @pytest.mark.parametrize("strategy", SPLITTING)
 @pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.gpu(gpus(name)))
-        for name, (options, _) in PLACEMENTS.items()
-        if options.get("model", "tiny") in MODELS
-    ],
-)
+    "name", [pytest.param(name, marks=pytest.mark.gpu(gpus(name))) for name, (options, _) in PLACEMENTS.items()
+             if options.get("model", "tiny") in MODELS],
+)  # fmt: skip
 def test_splits(tmp_path, name, strategy):
     """CUPTI sees the calls of every split, also those between two GPUs."""
     options, splits = PLACEMENTS[name]

@@ -18,14 +18,8 @@ FOLDER = "INTERTOKEN_TEST_BUILDS"
 def compiled_once(
     into: Path, make: Callable[[Path], None], sources: Iterable[Path], flags: Sequence[str] = ()
 ) -> None:  # fmt: skip
-    """Put what `make` compiles into a folder there.
-
-    Args:
-        into: the folder.
-        make: compiles into the folder that it is given, which is empty.
-        sources: folders with everything that is compiled.
-        flags: of the compiler, and whatever else tells this build from others of these sources.
-    """
+    """Put what `make` compiles into an empty folder there; sources are folders with everything that is compiled, flags
+    whatever tells this build from others of these sources."""
     if FOLDER not in os.environ:
         make(into)
         return

@@ -22,21 +22,15 @@ CHAIN_GRAPH, PART, GATE_NS, GRAPH_ID = 0x7FFF, 4, 250_000, 5
 
 
 class Engine:
-    """A host that launches and a device that works off one stream, both with what the recorder does.
-
-    Attributes:
-        records, stamps: of the ring.
-        kernels: start and end of each, host ns.
-        gated: steps with a gate.
-    """
+    """A host that launches and a device that works off one stream, both with what the recorder does."""
 
     def __init__(self) -> None:
         self.now, self.free = 1_000_000, 0
-        self.records: list[tuple[int, ...]] = []
+        self.records: list[tuple[int, ...]] = []  # of the ring, as the stamps
         self.stamps: list[tuple[int, int]] = []
-        self.kernels: list[tuple[int, int]] = []
+        self.kernels: list[tuple[int, int]] = []  # start and end of each, host ns
         self.queue: list[tuple[int, int, int]] = []
-        self.gated: set[int] = set()
+        self.gated: set[int] = set()  # steps with a gate
 
     def put(self, length: int, word: int = 0) -> None:
         """A call that puts a kernel, or a stamp of that word, on the stream."""

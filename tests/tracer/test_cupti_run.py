@@ -107,6 +107,12 @@ def test_what_does_not_fit_is_counted(traced, tmp_path, monkeypatch):
     assert records > 4000
 
 
+DAMAGES = {
+    "kind": lambda content: bytes([99]) + content[1:], "cut": lambda content: content[:-100],
+    "version": lambda content: content[:8] + (140_000).to_bytes(4, "little") + content[12:],
+}  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("damage", "said"),
     [("kind", "a block of unknown kind 99 at byte 0"), ("cut", "the last buffer is incomplete"),
@@ -119,15 +125,7 @@ def test_a_damaged_file_is_said_and_loses_no_other(traced, damage, said):
         assert {stat.S_IMODE(path.stat().st_mode) for path in rings.iterdir()} == {0o600}
         assert light_ring.running_rings() == []
         one, _ = sorted(rings.glob("*.ring.cupti"))
-        content = bytearray(one.read_bytes())
-        match damage:
-            case "kind":
-                content[0] = 99
-            case "version":
-                content[8:12] = (140_000).to_bytes(4, "little")
-            case "cut":
-                del content[-100:]
-        one.write_bytes(content)
+        one.write_bytes(DAMAGES[damage](one.read_bytes()))
         failures = []
         trace = cupti_run.read_folder(rings, failures)
         assert len(trace["kernels"]) == 4 * TOKENS

@@ -29,29 +29,17 @@ WRITES = "the sanitizer's runtime writes a file itself"
 
 @dataclass(frozen=True)
 class Program:
-    """A program, or a variant of one, and how it ends.
+    """A program, or a variant of one, and how it ends."""
 
-    Attributes:
-        command: its name and arguments.
-        status: its exit code, or the negative number of the signal that ends it.
-        waits: how often it, with its children, calls cuStreamSynchronize, all of which is recorded; None: not said.
-        rings: how many of its processes have a ring; None: not said, as of one that lets no file be made.
-        cupti: whether it is tried with CUPTI, too.
-        preload: a library of `programs/` that is preloaded before the recorder's, or behind it (" libname.so").
-        extra: of its environment.
-        is_root: whether it needs root.
-        without: sanitizers under which it is left out: why it does something else with nothing but their runtime.
-    """
-
-    command: str
-    status: int = 0
-    waits: int | None = None
-    rings: int | None = 1
-    cupti: bool = True
-    preload: str = ""
-    extra: dict[str, str] = field(default_factory=dict)
-    is_root: bool = False
-    without: dict[str, str] = field(default_factory=dict)
+    command: str  # its name and arguments
+    status: int = 0  # its exit code, or the negative number of the signal that ends it
+    waits: int | None = None  # how often it, with its children, calls cuStreamSynchronize, all recorded; None: not said
+    rings: int | None = 1  # how many of its processes have one; None: not said, as of one that lets no file be made
+    cupti: bool = True  # whether it is tried with CUPTI, too
+    preload: str = ""  # a library of `programs/` that is preloaded before the recorder's, or behind it (" libname.so")
+    extra: dict[str, str] = field(default_factory=dict)  # of its environment
+    is_root: bool = False  # whether it needs root
+    without: dict[str, str] = field(default_factory=dict)  # sanitizers whose runtime alone changes what it does: why
 
     @property
     def name(self):
@@ -65,21 +53,13 @@ PROGRAMS = [Program(**{key: value for key, value in row.items() if key != "why"}
 
 @dataclass(frozen=True)
 class Place:
-    """Where programs run, with a driver and the recorder's library.
+    """Where programs run, with a driver and the recorder's library."""
 
-    Attributes:
-        built: the compiled programs.
-        drivers: the folder of libcuda.so.1.
-        light: the library.
-        folder: of one test.
-        settings: what the recorder's file `cupti` says; empty: there is none.
-    """
-
-    built: Path
-    drivers: Path
-    light: Path
-    folder: Path
-    settings: str = ""
+    built: Path  # the compiled programs
+    drivers: Path  # the folder of libcuda.so.1
+    light: Path  # the library
+    folder: Path  # of one test
+    settings: str = ""  # what the recorder's file `cupti` says; empty: there is none
 
     @property
     def rings(self):

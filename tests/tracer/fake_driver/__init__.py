@@ -79,17 +79,11 @@ def reported() -> str:
 
 @dataclass
 class Build:
-    """The library, the fake driver and the programs, and running these under the recorder.
+    """The library, the fake driver and the programs, and running these under the recorder."""
 
-    Attributes:
-        folder: where they lie.
-        rings: the recorder's folder, emptied before each run.
-        extra: of the environment of what runs.
-    """
-
-    folder: Path
-    rings: Path
-    extra: dict[str, str] = field(default_factory=dict)
+    folder: Path  # where they lie
+    rings: Path  # the recorder's folder, emptied before each run
+    extra: dict[str, str] = field(default_factory=dict)  # of the environment of what runs
 
     @classmethod
     def into(cls, folder: Path, flags: Sequence[str] = ()) -> Build:

@@ -28,20 +28,13 @@ _LIBRARIES: Final = {"slow": "libslow.so", "linked": "libplugin.so", "auditor": 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What can be seen of a program from outside.
+    """What can be seen of a program from outside."""
 
-    Attributes:
-        status: its exit code; a negative signal that ended it; "hung" if it, or what it left, ran at the deadline.
-        stdout, stderr: what it printed.
-        files: the files that it made in its folder, and their contents.
-        wall_s: the time until it and all that it left had ended.
-    """
-
-    status: int | str
+    status: int | str  # exit code; a negative signal that ended it; "hung" if it, or what it left, ran at the deadline
     stdout: bytes
     stderr: bytes
-    files: dict[str, bytes]
-    wall_s: float
+    files: dict[str, bytes]  # that it made in its folder
+    wall_s: float  # until it and all that it left had ended
 
     @property
     def seen(self) -> tuple[object, ...]:
@@ -80,14 +73,7 @@ def _compile(folder: Path) -> None:
 
 
 def run(programs: Path, command: Sequence[str | bytes | Path], folder: Path, environment: Mapping[str, str]) -> Outcome:
-    """Run a command to its end, in a new folder.
-
-    Args:
-        programs: where they were compiled.
-        command: the file to run, argv[0], and the arguments.
-        folder: where it runs; it is made.
-        environment: all of its environment; the library is preloaded, or not, by this.
-    """
+    """Run a command (the file, argv[0], the arguments) to its end in a new folder, with this environment alone."""
     folder.mkdir()
     report = folder.with_name(folder.name + ".report")
     given = [f"{name}={value}" for name, value in environment.items()]
@@ -104,21 +90,13 @@ def run(programs: Path, command: Sequence[str | bytes | Path], folder: Path, env
 
 @dataclass(frozen=True)
 class Recorded:
-    """What the library wrote into its folder.
-
-    Attributes:
-        rings: the number of rings.
-        waits: by process, the number of recorded calls of cuStreamSynchronize.
-        names: the processes' names by their rings.
-        announced: the lines of the list of programs.
-        modes: the permissions of the files.
-    """
+    """What the library wrote into its folder."""
 
     rings: int
-    waits: Counter[int]
-    names: list[str]
-    announced: list[bytes]
-    modes: set[int]
+    waits: Counter[int]  # recorded calls of cuStreamSynchronize, by process
+    names: list[str]  # of the processes, by their rings
+    announced: list[bytes]  # the lines of the list of programs
+    modes: set[int]  # the permissions of the files
 
 
 def recorded(folder: Path) -> Recorded:
