@@ -247,7 +247,7 @@ def test_any_assignment_of_nodes_to_devices_computes_the_same(number, monkeypatc
 
 
 def test_logits_are_those_of_transformers():
-    """Models that others wrote, from the same weights: see data/make_hf_reference.py."""
+    """Models that others wrote, from the same weights: see benchmarks/hf_reference.py."""
     with np.load(Path(__file__).parent / "data" / "hf_reference.npz", allow_pickle=False) as arrays:
         kept = dict(arrays)
     names = [name.removesuffix(".logits") for name in kept if name.endswith(".logits")]

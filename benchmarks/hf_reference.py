@@ -1,19 +1,25 @@
-"""Writes hf_reference.npz: logits that Hugging Face's models compute from our seeded random weights.
+"""Writes tests/executor/data/hf_reference.npz: logits that Hugging Face's models compute from our random weights.
 
 Run it in the repository's root with PyTorch and transformers installed (made with torch 2.15, transformers 5.23):
 
-    PYTHONPATH=. python tests/executor/data/make_hf_reference.py
+    PYTHONPATH=. python benchmarks/hf_reference.py
 """
 
+from __future__ import annotations
+
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 import transformers
+from numpy.typing import NDArray
 
-from executor.graph.models import build
+from executor.graph.models import Shape, build
 from tests.executor.shapes import TEST_SHAPES, random_weights
 
+Array = NDArray[Any]
+Weights = dict[str, Array]
 SEED = 11
 TOKENS = 12
 MODELS = {
@@ -25,9 +31,9 @@ MODELS = {
 }
 
 
-def configuration(cls, shape):
+def configuration(cls: Any, shape: Shape) -> Any:
     """Ours in the words of transformers."""
-    options = {
+    options: dict[str, Any] = {
         "vocab_size": shape.vocabulary, "hidden_size": shape.width, "num_hidden_layers": shape.layers,
         "intermediate_size": shape.ffn, "num_attention_heads": shape.heads, "num_key_value_heads": shape.kv_heads,
         "head_dim": shape.head_size, "rms_norm_eps": shape.norm_eps, "tie_word_embeddings": False,
@@ -55,13 +61,13 @@ def configuration(cls, shape):
     return cls(**options)
 
 
-def halves(weight, heads):
+def halves(weight: Array, heads: int) -> Array:
     """Rows of a projection whose rope turns neighbouring pairs, for one that turns halves."""
     per_head = weight.reshape(heads, -1, 2, weight.shape[-1])
     return per_head.swapaxes(1, 2).reshape(weight.shape)
 
 
-def state_dict(w, shape):
+def state_dict(w: Weights, shape: Shape) -> dict[str, Any]:
     """Our weights under the names and in the layouts of transformers."""
     centre = 1 if shape.delta_net is not None else 0  # Qwen3.5 keeps its norms around 0
     result = {
@@ -82,7 +88,7 @@ def state_dict(w, shape):
     return {name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in result.items()}
 
 
-def attention(w, shape, centre):
+def attention(w: Weights, shape: Shape, centre: int) -> Weights:
     q, k = w["attn_q.weight"], w["attn_k.weight"]
     if shape.rope_mode == "normal":
         q, k = halves(q, shape.heads), halves(k, shape.kv_heads)
@@ -95,7 +101,7 @@ def attention(w, shape, centre):
     return {f"self_attn.{name}.weight": value for name, value in parts.items()}
 
 
-def delta_net(w):
+def delta_net(w: Weights) -> Weights:
     return {
         "linear_attn.in_proj_qkv.weight": np.concatenate([w[f"ssm_{x}.weight"] for x in "qkv"]),
         "linear_attn.conv1d.weight": np.concatenate([w[f"ssm_{x}_conv1d.weight"] for x in "qkv"])[:, None],
@@ -109,7 +115,7 @@ def delta_net(w):
     }
 
 
-def feed_forward(w):
+def feed_forward(w: Weights) -> Weights:
     if "ffn_gate.weight" in w:
         return {f"mlp.{name}_proj.weight": w[f"ffn_{name}.weight"] for name in ("gate", "up", "down")}
     return {
@@ -119,7 +125,7 @@ def feed_forward(w):
     }
 
 
-def logits_of(name, tokens):
+def logits_of(name: str, tokens: Array) -> Array:
     """(tokens, vocabulary) float32."""
     shape, (config, model) = TEST_SHAPES[name], (getattr(transformers, cls) for cls in MODELS[name])
     loaded = model(configuration(config, shape)).eval()
@@ -128,13 +134,13 @@ def logits_of(name, tokens):
         return loaded(torch.from_numpy(tokens)[None]).logits[0].numpy()
 
 
-def main():
-    arrays = {"seed": np.int64(SEED)}
+def main() -> None:
+    arrays: dict[str, Any] = {"seed": np.int64(SEED)}
     for name in MODELS:
         vocabulary = TEST_SHAPES[name].vocabulary
         tokens = np.random.default_rng(SEED).integers(vocabulary, size=TOKENS)
         arrays |= {f"{name}.tokens": tokens, f"{name}.logits": logits_of(name, tokens)}
-    np.savez_compressed(Path(__file__).with_name("hf_reference.npz"), **arrays)
+    np.savez_compressed(Path("tests/executor/data/hf_reference.npz"), **arrays)
 
 
 if __name__ == "__main__":
