@@ -1,5 +1,6 @@
 """The recordings bundled in sample_traces/, for tests that need real ones."""
 
+import json
 from pathlib import Path
 from typing import NamedTuple
 
@@ -39,20 +40,6 @@ class Engine(NamedTuple):
     calls: Calls
 
 
-VLLM = Calls(graphs=1, launches=20, copies=5, syncs=1)
-ENGINES = {
-    "vllm-b1-graph": Engine(64, 1, 0, 1, VLLM),
-    "vllm-b8-graph": Engine(64, 1, 1, 8, VLLM),
-    "vllm-joining-graph": Engine(88, 1, 2, None, VLLM),
-    "vllm-b1-graph-nvtx": Engine(64, 1, 0, 1, VLLM),
-    "vllm-b8-graph-nvtx": Engine(64, 1, 1, 8, VLLM),
-    "vllm-joining-graph-nvtx": Engine(88, 1, 2, None, VLLM),
-    "vllm-b1-node-nvtx": Engine(64, 1, 0, 1, VLLM),
-    "vllm-b8-node": Engine(64, 1, 1, 8, VLLM),
-    "vllm-b8-torch": Engine(64, 1, 1, 8, VLLM),
-    "transformers-static": Engine(64, 1, 0, 1, Calls(graphs=1, launches=31, copies=7, syncs=1)),
-    "transformers-eager": Engine(12, 1, 0, 1, Calls(graphs=0, launches=1127, copies=4, syncs=1)),
-    "transformers-batching": Engine(48, 2, 0, 4, Calls(graphs=0, launches=1072, copies=19, syncs=9)),
-    "transformers-batching-graphs": Engine(66, 2, 0, 4, Calls(graphs=1, launches=1, copies=5, syncs=1)),
-}
+_ENGINES = json.loads((Path(__file__).parent / "tracer" / "data" / "recorded-engines.json").read_text(encoding="utf-8"))
+ENGINES = {name: Engine(*steps, Calls(*calls)) for name, (*steps, calls) in _ENGINES.items()}
 """Of vLLM and transformers; `sequences` of a decode step, None where requests come and go."""

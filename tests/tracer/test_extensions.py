@@ -10,19 +10,12 @@ from pathlib import Path
 import pytest
 
 import tracer
+from tests.programs import texts
 from tests.tracer.handmade import decode_loop
-from tests.tracer.nsys_exports import DATA
 from tracer import analyse, engines, extensions, formats, scrub
 from tracer.errors import ExtensionError
 
-MODULE = (DATA / "tiny_extension.txt").read_text()
-ENTRIES = "\n".join(
-    f"[intertoken.{group}]\n{name} = tiny_extension:{what}"
-    for group, name, what in (
-        ("formats", "tiny", "FORMAT"), ("engines", "tiny", "ENGINE"), ("analyses", "longest_step", "longest_step"),
-        ("commands", "tiny", "register"),
-    )
-)  # fmt: skip
+MODULE, ENTRIES = texts("tiny_extension.txt").values()
 
 
 def forget():
