@@ -71,12 +71,8 @@ def test_each_folder_imports_only_those_before_it(package):
     order, known = ORDER[package], modules(package)
     found = {name: imports(path, known) for name, path in known.items() if name != package.__name__}
     assert {folder(name) for name in found} == set(order)
-    above = {
-        (importer, imported)
-        for importer, names in found.items()
-        for imported in names - {package.__name__}
-        if order.index(folder(imported)) > order.index(folder(importer))
-    }
+    above = {(importer, imported) for importer, names in found.items() for imported in names - {package.__name__}
+             if order.index(folder(imported)) > order.index(folder(importer))}  # fmt: skip
     assert not above
     assert sum(map(len, found.values())) > 150
 

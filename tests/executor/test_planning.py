@@ -154,12 +154,9 @@ def keeps_order(plan, graph):
     order = happens_before(plan.instructions, plan.streams)
     place = {launch.node: k for k, launch in enumerate(plan.launches)}
     needs = find_dependencies(graph.nodes, tie=False).needs
-    return order.closed and all(
-        order.before[place[node]] >> place[graph.nodes[need]] & 1
-        for node, mask in zip(graph.nodes, needs, strict=True)
-        for need in bits(mask)
-        if node in place
-    )
+    pairs = [(place[node], place[graph.nodes[need]]) for node, mask in zip(graph.nodes, needs, strict=True)
+             for need in bits(mask) if node in place]  # fmt: skip
+    return order.closed and all(order.before[later] >> earlier & 1 for later, earlier in pairs)
 
 
 @given(st.data())

@@ -62,12 +62,10 @@ def test_what_a_model_cannot_do():
 
 @pytest.mark.parametrize(
     ("options", "said"),
-    [
-        ({"backend": "sim", "profile": "wdm"}, "unknown profile 'wdm'; .* Did you mean 'wddm'"),
-        ({"backend": "sim", "profile": "none.json"}, "no profile none.json: give a JSON file"),
-        ({"profile": "wddm"}, "backend 'cpu' takes no cost profile"),
-    ],
-)
+    [({"backend": "sim", "profile": "wdm"}, "unknown profile 'wdm'; .* Did you mean 'wddm'"),
+     ({"backend": "sim", "profile": "none.json"}, "no profile none.json: give a JSON file"),
+     ({"profile": "wddm"}, "backend 'cpu' takes no cost profile")],
+)  # fmt: skip
 def test_so_are_profiles_when_their_device_is_opened(options, said):
     with pytest.raises(UsageError, match=said):
         execute([Configuration(**options)])

@@ -102,11 +102,9 @@ def report(names: tuple[str, ...]) -> dict[str, Any]:
     return {
         "exit": said.exit_code,
         "texts": _texts(page),
-        "figures": {
-            name: {"light": figure(plot["themes"]["light"]), "all": digest(unpacked(plot))}
-            for name, plot in json.loads(data[1]).items()
-        },
-    }
+        "figures": {name: {"light": figure(plot["themes"]["light"]), "all": digest(unpacked(plot))}
+                    for name, plot in json.loads(data[1]).items()},
+    }  # fmt: skip
 
 
 def _texts(page: str) -> dict[str, str]:

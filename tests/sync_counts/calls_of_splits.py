@@ -75,12 +75,8 @@ def launched(split: Split) -> str:
 
 def submitted(strategy: str, splits: Sequence[Split], staged: bool = True) -> str:
     """The calls of a step up to its last launch."""
-    return "".join(
-        (FETCH if split.experts else "")  # which experts to copy
-        + sent(strategy, split, staged)
-        + launched(split)
-        for split in splits
-    )
+    chosen = [FETCH if split.experts else "" for split in splits]  # which experts to copy
+    return "".join(fetch + sent(strategy, s, staged) + launched(s) for fetch, s in zip(chosen, splits, strict=True))
 
 
 def token(strategy: str, splits: Sequence[Split], staged: bool = True) -> str:

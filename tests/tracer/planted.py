@@ -110,8 +110,5 @@ def planted_chrome(path: Path) -> Path:
 
 
 PLANTED: dict[str, Callable[[Path], Path]] = {
-    "a.sqlite": planted_sqlite,
-    "parquetdir": planted_parquetdir,
-    "run": planted_run,
-    "a.json.gz": planted_chrome,
-}
+    "a.sqlite": planted_sqlite, "parquetdir": planted_parquetdir, "run": planted_run, "a.json.gz": planted_chrome,
+}  # fmt: skip

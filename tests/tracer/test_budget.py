@@ -62,14 +62,11 @@ def test_exact_findings():
         """,
     )
     assert {name: (f.verdict, f.found, f.excess) for name, f in found.items()} == {
-        "syncs": ("broken", 3, 1),
-        "copies": ("kept", 3, 0),
-        "launches": ("broken", 1, 1),
-        "class": ("kept", "saaas", None),
-        "signature": ("broken", "s a×2 s g a s", None),
+        "syncs": ("broken", 3, 1), "copies": ("kept", 3, 0), "launches": ("broken", 1, 1),
+        "class": ("kept", "saaas", None), "signature": ("broken", "s a×2 s g a s", None),
         "gap_us.traced.p50": ("broken", 0.7, pytest.approx(0.2)),
         "tokens_per_s.traced": ("kept", pytest.approx(1e9 / wall), 0),
-    }
+    }  # fmt: skip
     surplus = found["syncs"].surplus
     told = (surplus.name, surplus.thread, surplus.step, surplus.time_in_step_us, surplus.nvtx)
     assert told == ("cudaStreamSynchronize_v3020", 101, 0, 0.12, ("token",))

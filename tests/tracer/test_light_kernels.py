@@ -66,9 +66,8 @@ def test_each_gpu_has_its_own_empty_kernel():
     """CUPTI's duration of a kernel that does nothing, which stamps cannot measure, is part of each kernel."""
     made = engine()
     rings = [made.ring(gpu) for gpu in ("NVIDIA H200", "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB")]
-    lengths = [
-        (table["end"] - table["start"]).to_numpy() for table in (stamped_work(ring).kernels.table for ring in rings)
-    ]
+    tables = [stamped_work(ring).kernels.table for ring in rings]
+    lengths = [(table["end"] - table["start"]).to_numpy() for table in tables]
     more = fits_of("NVIDIA H100").light.empty_ns - fits_of("NVIDIA H200").light.empty_ns
     assert np.unique(lengths[1] - lengths[0]).tolist() == [more] == [352]
     assert (lengths[2] == lengths[0]).all()
@@ -103,11 +102,10 @@ def test_the_idle_time_of_steps_with_a_graph_and_runs_is_told_and_adds_up():
     assert len(trace["graph_launches"]) == 400  # no run is left
     found = gap_report(trace, find_steps(trace))
     plain = np.array(decoding(60, NEVER).kernels).reshape(60, -1, 2)
-    idle = (
-        np.diff(plain[:, 0, 0])[5] - device.OF_STEP.sum() - 2 * (device.APART)
-    )  # the stamps of a graph are part of it
+    busy = device.OF_STEP.sum() + 2 * device.APART  # the stamps of a graph are part of it
+    idle = np.diff(plain[:, 0, 0])[5] - busy
     assert found.idle.idle_us["p50"] == pytest.approx(idle / 1e3, abs=1.0)
-    assert found.idle.busy_us == pytest.approx((device.OF_STEP.sum() + 2 * (device.APART)) / 1e3, abs=1.0)
+    assert found.idle.busy_us == pytest.approx(busy / 1e3, abs=1.0)
     gap = plain[1:, 0, 0] - plain[:-1, -1, 1]
     assert found.gap_us["p50"] == pytest.approx(np.median(gap) / 1e3, abs=1.0)
     steps = found.idle.steps

@@ -139,23 +139,21 @@ CREDENTIALS = texts_with_secrets()
 def planted_names(path):
     """An export where nothing but names of every kind holds them: of kernels, ranges, domains, threads and calls."""
     texts = {1000 + number: text for number, (text, _) in enumerate(CREDENTIALS)}
-    node, range_ = EVERYTHING["CUDA_GRAPH_NODE_EVENTS"][0], {"globalTid": GLOBAL_TID, "domainId": 0}
+    node = EVERYTHING["CUDA_GRAPH_NODE_EVENTS"][0]
     rows = {
         "StringIds": [*RECORDING["StringIds"], *({"id": id, "value": text} for id, text in texts.items())],
         "CUDA_GRAPH_NODE_EVENTS": [{**node, "start": id, "nameId": id} for id in texts],
         "PROCESSES": [{"globalPid": GLOBAL_PID + id, "pid": id, "name": text} for id, text in texts.items()],
         "NVTX_EVENTS": [
-            row | {"globalTid": GLOBAL_TID}
+            {"globalTid": GLOBAL_TID, "domainId": 0, "start": id, "end": id + 1, **row}
             for id, text in texts.items()
             for row in (
-                {**range_, "start": id, "end": id + 1, "eventType": 59, "text": text},
-                {**range_, "start": id, "end": id + 1, "eventType": 59, "textId": id},
-                {**range_, "start": id, "end": id + 1, "eventType": 59, "jsonText": text, "jsonTextId": id},
-                {"start": 1, "eventType": 75, "text": text, "domainId": id},
-                {"start": 1, "eventType": 33, "text": text, "domainId": id, "category": id},
+                {"eventType": 59, "text": text}, {"eventType": 59, "textId": id},
+                {"eventType": 59, "jsonText": text, "jsonTextId": id}, {"eventType": 75, "text": text, "domainId": id},
+                {"eventType": 33, "text": text, "domainId": id, "category": id},
             )
         ],
-    }
+    }  # fmt: skip
     for table, *columns in (
         (KERNELS, "demangledName", "shortName", "mangledName"), ("CUPTI_ACTIVITY_KIND_RUNTIME", "nameId"),
         ("ThreadNames", "nameId"),
