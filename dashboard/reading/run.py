@@ -430,7 +430,10 @@ def executions_of(trace: Trace | None, steps: pd.DataFrame | None, graph: RunGra
         if len(numbers) != len(graph.launches):
             counts = f"{len(numbers)} graph nodes with kernels, and the plan {len(graph.launches)}"
             return Executions(nothing, f"The kernels of this recording cannot be matched to nodes: it has {counts}.")
-        node = _by_number(kernels["graph_node"].to_numpy(), numbers, graph.launches)
+        number = kernels["graph_node"].to_numpy()
+        place = np.minimum(np.searchsorted(numbers, number), len(numbers) - 1)
+        launches = np.array(graph.launches, dtype=np.int64)
+        node = np.where(numbers[place] == number, launches[place], MISSING)  # some have no number
     table = kernels[["start", "end", "stream"]].assign(node=node)[node != MISSING]
     return Executions(table.sort_values("start", kind="stable", ignore_index=True))
 
@@ -439,12 +442,6 @@ def _by_name(names: pd.Series, graph: RunGraph) -> Ints:
     known = {f"{node.op}({node.name})": i for i, node in enumerate(graph.nodes) if node.stream is not None}
     of_category = np.array([known.get(str(name), MISSING) for name in names.cat.categories], dtype=np.int64)
     return of_category[names.cat.codes.to_numpy()]
-
-
-def _by_number(numbers: Ints, known: Ints, launches: Sequence[int]) -> Ints:
-    """The node of every kernel by its number in the CUDA graph; MISSING for kernels without one."""
-    place = np.minimum(np.searchsorted(known, numbers), len(known) - 1)
-    return np.where(known[place] == numbers, np.array(launches, dtype=np.int64)[place], MISSING)
 
 
 PYTHON: Final = "python_functions"
@@ -487,9 +484,11 @@ def keep_runs(path: Path, caches: Sequence[Cache]) -> None:
     _keep(caches, path, [_kept(run) for run in runs], "runs")
 
 
-def keep_trace(path: Path, caches: Sequence[Cache]) -> None:
-    """Read a recording's trace and store it in the first cache that accepts it."""
-    _keep(caches, path, formats.read(path, whole=False), TRACE)
+def keep_trace(path: Path, caches: Sequence[Cache], part: str = TRACE) -> None:
+    """Read a recording's trace, for `FUNCTIONS` with its Python functions, and store it in the first cache that accepts
+    it; raises like `keep_runs`."""
+    functions = formats.functions_of(path) if part == FUNCTIONS else {}
+    _keep(caches, path, formats.read(path, whole=False, **functions), part)
 
 
 def read_functions(path: Path, cache: Cache | None, readers: Readers | None) -> Trace | None:
@@ -502,25 +501,15 @@ def read_functions(path: Path, cache: Cache | None, readers: Readers | None) -> 
     if not formats.functions_of(path):
         return None
     caches = [one for one in (cache, readers.cache if readers is not None else None) if one is not None]
-    kept = _first(kept_trace(path, one, FUNCTIONS) for one in caches)
-    if kept is not None:
+    if (kept := _kept_trace(path, caches, FUNCTIONS)) is not None:
         return kept
     if readers is None:
         trace = formats.read(path, whole=False, **formats.functions_of(path))
         if cache is not None:
             cache.save(path, trace, FUNCTIONS)
         return trace
-    readers.do(path, keep_functions, caches)
-    return _first(kept_trace(path, one, FUNCTIONS) for one in caches)
-
-
-def keep_functions(path: Path, caches: Sequence[Cache]) -> None:
-    """Read a recording with its Python functions and store it in the first cache that accepts it.
-
-    Raises:
-        TraceError: it cannot be read or stored.
-    """
-    _keep(caches, path, formats.read(path, whole=False, **formats.functions_of(path)), FUNCTIONS)
+    readers.do(path, keep_trace, caches, FUNCTIONS)
+    return _kept_trace(path, caches, FUNCTIONS)
 
 
 def write_copy(path: Path, target: Path) -> None:
@@ -545,10 +534,10 @@ def is_pass(path: Path) -> bool:
 
 def _read_elsewhere(path: Path, caches: Sequence[Cache], readers: Readers) -> list[Run]:
     def trace(path: Path) -> Trace:
-        kept = _first(kept_trace(path, cache) for cache in caches)
+        kept = _kept_trace(path, caches)
         if kept is None:
             readers.do(path, keep_trace, caches)
-            kept = _first(kept_trace(path, cache) for cache in caches)
+            kept = _kept_trace(path, caches)
         if kept is None:
             raise TraceError(f"{path}: has changed while it was read")
         return kept
@@ -569,6 +558,10 @@ def _first(found: Iterable[Found | None]) -> Found | None:
     return next((one for one in found if one is not None), None)
 
 
+def _kept_trace(path: Path, caches: Sequence[Cache], part: str = TRACE) -> Trace | None:
+    return _first(kept_trace(path, cache, part) for cache in caches)
+
+
 def _keep(caches: Sequence[Cache], path: Path, value: Any, part: str) -> None:
     if not any(cache.save(path, value, part) for cache in caches):
         raise TraceError(f"{path}: there is not enough disk space to cache it")
@@ -580,31 +573,26 @@ def _analysed(path: Path, caches: Sequence[Cache] = ()) -> list[Run]:
         trace, functions = _trace(path, caches)
     except TraceError as problem:
         return [Run(name, name, Summary(name, problem=str(problem)), path=path)]
-    recording = LazyTrace(path, trace)
     try:
         steps = choose_steps(trace, None, ALL_STEPS)
     except TraceError:
-        return [_run(name, name, recording, None, None, functions)]
-    parts = _parts(trace, steps)
-    if not parts:
-        return [_run(name, name, recording, None, steps, functions)]
-    return [_run(f"{name}~{text}", f"{name} · {text}", recording, text, None, functions) for text in parts]
+        steps = None
+    recording, graph = LazyTrace(path, trace), _graph_file(path)
+
+    def run(key: str, name: str, within: str | None, steps: Steps | None) -> Run:
+        found = recording_of(trace, name, within, steps=steps)
+        return run_of(found, recording, key=key, functions=functions, graph_file=graph)
+
+    texts = [] if steps is None else _parts(trace, steps)
+    return [run(f"{name}~{text}", f"{name} · {text}", text, None) for text in texts] or [run(name, name, None, steps)]
 
 
 def _trace(path: Path, caches: Sequence[Cache]) -> tuple[Trace, pd.DataFrame]:
     """The trace without its Python functions, and these: from the cache of the commands, or else from the file."""
     has_functions = PYTHON in formats.functions_of(path)
-    part = FUNCTIONS if has_functions else TRACE
-    kept = _first(kept_trace(path, cache, part) for cache in caches)
+    kept = _kept_trace(path, caches, FUNCTIONS if has_functions else TRACE)
     trace = formats.read(path, whole=False, **{PYTHON: has_functions}) if kept is None else kept
     return trace, without_functions(trace)
-
-
-def _run(
-    key: str, name: str, recording: LazyTrace, within: str | None, steps: Steps | None, functions: pd.DataFrame
-) -> Run:
-    found = recording_of(recording.trace, name, within, steps=steps)
-    return run_of(found, recording, key=key, functions=functions, graph_file=_graph_file(recording.path))
 
 
 def recording_of(trace: Trace, name: str, within: str | None, *, steps: Steps | None) -> Recording:

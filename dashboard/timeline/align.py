@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from dashboard.timeline.pyramid import Pyramid, grid
+from dashboard.timeline.pyramid import grid
 from dashboard.timeline.rows import Row
 from dashboard.view import span
 from tracer.analysis.steps import Steps
@@ -167,18 +167,14 @@ def busy_of(rows: Sequence[Row], low: int, high: int) -> Busy:
     """How busy the streams among these rows are in [low, high], in at most `BINS` + 1 bins."""
     shift, low, high = grid(low, high, BINS)
     width, most = 1 << shift, np.zeros((high - low) >> shift)
+    edges = np.arange(low, high + 1, width, dtype=np.int64)
     for row in rows:
         if row.role == "stream":
-            most = np.maximum(most, _busy(row.pyramid, low, high, shift))
+            drawn = row.pyramid.detail(low, high, len(most))
+            busy = covered(row.start[drawn.exact], row.end[drawn.exact], edges[:-1], edges[1:]).astype(np.float64)
+            busy[(drawn.start - low) >> shift] += drawn.busy
+            most = np.maximum(most, busy)
     return Busy(low, width, np.minimum(most / width, 1.0))
-
-
-def _busy(pyramid: Pyramid, low: int, high: int, shift: int) -> NDArray[np.float64]:
-    drawn = pyramid.detail(low, high, (high - low) >> shift)
-    edges = np.arange(low, high + 1, 1 << shift, dtype=np.int64)
-    busy = covered(pyramid.start[drawn.exact], pyramid.end[drawn.exact], edges[:-1], edges[1:]).astype(np.float64)
-    busy[(drawn.start - low) >> shift] += drawn.busy
-    return busy
 
 
 def phases_of(trace: Trace, steps: Steps, whole: tuple[int, int], computed: int = 0) -> pd.DataFrame:

@@ -48,16 +48,12 @@ def flows_of(
         activity's start, an activity's end and a sync's return, a record's start and a wait's start, or the end of the
         last activity before the record and the start of the first one after the wait.
     """
-    of = _of_activity if rows[row].role == "stream" else _of_call if rows[row].role == "api" else _of_none
-    found = list(of(rows, row, event, waits, pairs))
+    of = {"stream": _of_activity, "api": _of_call}.get(rows[row].role)
+    found = [] if of is None else list(of(rows, row, event, waits, pairs))
     return pd.DataFrame(found[:_MOST], columns=COLUMNS), max(len(found) - _MOST, 0)
 
 
 Flow = tuple[str, int, int, int, int, int, int]
-
-
-def _of_none(*_: object) -> Iterator[Flow]:
-    yield from ()
 
 
 def _of_call(rows: Sequence[Row], row: int, event: int, waits: pd.DataFrame, pairs: pd.DataFrame) -> Iterator[Flow]:
@@ -71,7 +67,7 @@ def _of_call(rows: Sequence[Row], row: int, event: int, waits: pd.DataFrame, pai
     mine = of_thread(waits.iloc[slice(*waits["start"].searchsorted([start, start + 1]))], call.process, call.thread)
     for stream, until in mine[["stream", "waited_until"]].itertuples(index=False):
         for at, other in _rows(rows, "stream", call.process):
-            cause = _ending(other, until) if until != MISSING and stream in (other.stream, MISSING) else None
+            cause = other.ending(until) if until != MISSING and stream in (other.stream, MISSING) else None
             if cause is not None:
                 yield WAIT, at, cause, until, row, event, end
     for side, other_side in (("record", "wait"), ("wait", "record")):
@@ -86,8 +82,8 @@ def _of_pair(rows: Sequence[Row], row: int, event: int, pairs: pd.DataFrame, sid
     mine = mine[mine[times[side]] == start]
     for thread, time in mine[[f"{other}_thread", times[other]]].itertuples(index=False):
         for at, calls in _rows(rows, "api", call.process):
-            found = int(np.searchsorted(calls.start, time))
-            if calls.thread == thread and found < len(calls.start) and calls.start[found] == time:
+            found = calls.starting(time) if calls.thread == thread else None
+            if found is not None:
                 ends = (row, event, start), (at, found, int(time))
                 yield EVENT, *(ends[0] + ends[1] if side == "record" else ends[1] + ends[0])
 
@@ -104,9 +100,9 @@ def _of_activity(rows: Sequence[Row], row: int, event: int, waits: pd.DataFrame,
     mine = mine[mine["stream"].isin([activity.stream, MISSING])]
     for thread, began in mine[["thread", "start"]].itertuples(index=False):
         for at, calls in _rows(rows, "api", activity.process):
-            found = int(np.searchsorted(calls.start, began))
-            if calls.thread == thread and found < len(calls.start) and calls.start[found] == began:
-                yield WAIT, row, event, end, at, found, int(calls.end[found])
+            call = calls.starting(began) if calls.thread == thread else None
+            if call is not None:
+                yield WAIT, row, event, end, at, call, int(calls.end[call])
     mine = pairs[(pairs["process"] == activity.process) & (pairs["began"] != MISSING)]
     for column, edge, own in (("before_stream", "ended", end), ("after_stream", "began", start)):
         for pair in mine[(mine[column] == activity.stream) & (mine[edge] == own)].to_dict("records"):
@@ -117,7 +113,7 @@ def _across(rows: Sequence[Row], row: int, event: int, pair: dict[Hashable, int]
     """From the last activity before a record to the first one after the wait for it; this event is one of them."""
     stream, time = ("after_stream", "began") if edge == "ended" else ("before_stream", "ended")
     for at, other in _rows(rows, "stream", pair["process"]):
-        found = _starting(other, pair[time]) if time == "began" else _ending(other, pair[time])
+        found = other.starting(pair[time]) if time == "began" else other.ending(pair[time])
         if other.stream == pair[stream] and found is not None:
             here, there = (row, event, pair[edge]), (at, found, pair[time])
             yield EVENT, *(here + there if edge == "ended" else there + here)
@@ -129,19 +125,6 @@ def _rows(rows: Sequence[Row], role: str, process: int) -> Iterator[tuple[int, R
 
 def _correlation(row: Row) -> Ints:
     return row.events["correlation"].to_numpy()
-
-
-def _ending(row: Row, time: int) -> int | None:
-    """The event that ends at this time."""
-    near = row.pyramid.in_view(time - 1, time + 1)
-    found = near[row.end[near] == time]
-    return int(found[-1]) if len(found) else None
-
-
-def _starting(row: Row, time: int) -> int | None:
-    """The event that starts at this time."""
-    found = int(np.searchsorted(row.start, time))
-    return found if found < len(row.start) and row.start[found] == time else None
 
 
 def event_pairs(trace: Trace) -> pd.DataFrame:

@@ -190,12 +190,6 @@ def _thin(name: str, indices: Sequence[int], rows: Sequence[Row]) -> list[Line]:
     ]
 
 
-def _devices_of(lines: Sequence[Line]) -> list[tuple[int | None, list[Line]]]:
-    """The lines of each device together, None for those of the host."""
-    together = groupby(lines, key=lambda line: line.row.device if line.row.role == "stream" else None)
-    return [(device, list(group)) for device, group in together]
-
-
 @dataclass(frozen=True, eq=False)
 class Placed:
     """A row and its position: `top` and `bottom` of its bars, px."""
@@ -248,7 +242,8 @@ def panels(runs: Sequence[Sequence[Line]]) -> list[Panel]:
         y = top + HEADING
         places: list[Placed] = []
         bands: list[Band] = []
-        for device, group in _devices_of(lines):
+        by_device = groupby(lines, key=lambda line: line.row.device if line.row.role == "stream" else None)
+        for device, group in by_device:  # None for the host's
             first = y - 2
             for line in group:
                 tall = round(line.height * scale)

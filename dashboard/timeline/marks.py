@@ -199,7 +199,7 @@ def connectors(panel: Panel, waits: pd.DataFrame, window: Window) -> pd.DataFram
 def _source(panel: Panel, process: int, stream: int, until: int) -> Placed | None:
     """The row of the activity that ended at `until`, on this stream unless the sync's stream is unknown."""
     rows = [p for p in panel.rows if p.row.role == "stream" and p.row.process == process]
-    return next((p for p in rows if stream in (p.row.stream, MISSING) and p.row.ends_at(until)), None)
+    return next((p for p in rows if stream in (p.row.stream, MISSING) and p.row.ending(until) is not None), None)
 
 
 SHADE_COLUMNS: Final = ["x", "dx", "ns", "place", "share", "text", "top", "bottom"]

@@ -35,7 +35,6 @@ from tracer.model.calls import plain as without_suffixes
 from tracer.model.columns import Names, match_rows, numbers, of_thread
 from tracer.model.intervals import Ints, covered
 from tracer.model.schema import HOST_COMPUTE, MISSING, PYTHON_FUNCTION
-from tracer.model.tables import Kernels, typed
 from tracer.model.trace import Trace
 
 _SYNC: Final = KINDS.index("sync")
@@ -88,10 +87,16 @@ class Row(AtAnyScale):
         """In pixels, with the space below."""
         return _HEIGHTS[self.role]
 
-    def ends_at(self, time: int) -> bool:
-        """Whether an event ends at this time."""
-        index = self.pyramid.in_view(time - 1, time + 1)
-        return bool((self.end[index] == time).any())
+    def starting(self, time: int) -> int | None:
+        """The first event that starts at this time."""
+        found = int(np.searchsorted(self.start, time))
+        return found if found < len(self.start) and self.start[found] == time else None
+
+    def ending(self, time: int) -> int | None:
+        """The last event that ends at this time."""
+        near = self.pyramid.in_view(time - 1, time + 1)
+        found = near[self.end[near] == time]
+        return int(found[-1]) if len(found) else None
 
     @cached_property
     def finder(self) -> Finder:
@@ -234,8 +239,11 @@ def _device_rows(trace: Trace) -> Iterator[Row]:
     for name, kind in _DEVICE_KINDS.items():
         table = trace[name]
         short, full = _device_names(name, table)
-        what = _kernel_kinds(table) if name == "kernels" else kind
-        shape = shapes_of(table) if name == "kernels" else None
+        what: str | NDArray[np.int8] = kind
+        shape = None
+        if name == "kernels":
+            kinds = (KINDS.index("communication"), KINDS.index("kernel"))
+            what, shape = np.where(trace.kernels.collective, *kinds).astype(np.int8), shapes_of(table)
         events = _events(table, what, short, full, table["stream"].to_numpy(), shape)
         of, count = numbers(*(table[column] for column in _LANE))
         for rows in (slice(None) if count == 1 else np.flatnonzero(of == number) for number in range(count)):
@@ -260,11 +268,6 @@ def _by_start(parts: list[pd.DataFrame]) -> pd.DataFrame:
         else:
             columns[column] = np.concatenate([part[column].to_numpy() for part in parts])[order]
     return pd.DataFrame(columns, copy=False)
-
-
-def _kernel_kinds(kernels: pd.DataFrame) -> NDArray[np.int8]:
-    kinds = [KINDS.index(kind) for kind in ("kernel", "communication")]
-    return np.where(cast(Kernels, typed("kernels", kernels)).collective, kinds[1], kinds[0]).astype(np.int8)
 
 
 def _device_names(table: str, frame: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
@@ -621,8 +624,5 @@ def counted(finders: Iterable[Finder], find: str) -> str:
     if not found.any():
         return f"no matches for “{find}”" if query_of(find).filters else f"no event is called “{find}”"
     kinds = np.flatnonzero(found).tolist()
-    return ", ".join(f"{found[kind]:,} of {totals[kind]:,} {_plural(KINDS[kind])}" for kind in kinds)
-
-
-def _plural(kind: str) -> str:
-    return _PLURALS.get(kind, f"{NAMES[kind]}s")
+    names = {kind: _PLURALS.get(KINDS[kind], f"{NAMES[KINDS[kind]]}s") for kind in kinds}
+    return ", ".join(f"{found[kind]:,} of {totals[kind]:,} {name}" for kind, name in names.items())
