@@ -121,12 +121,8 @@ def timeline_of(runs: Sequence[Run], view: View, theme: str, width: int, brief: 
 def around_of(runs: Sequence[Run], view: View, theme: str) -> dict[str, Any]:
     """The surroundings of the view from `around`, and `for`, the range (s) and part of the view that they belong
     to."""
-    limits, token = limits_of(runs, view), token_of(runs, view)
-    shown = [
-        (run.holes, panel, run.tokens.anchor(token, view.align))
-        for run, panel in zip(runs, panels_of(runs, view), strict=True)
-        if run.tokens is not None
-    ]
+    limits = limits_of(runs, view)
+    shown = [(run.holes, panel, anchor) for run, panel, anchor in _placed(runs, view)]
     found = around(shown, limits, whole_of(runs, view), theme)
     return found | {"for": [time / 1e9 for time in limits], "part": part_of(runs, view, theme)}
 
@@ -161,10 +157,10 @@ def _area_of(runs: Sequence[Run], view: View) -> tuple[tuple[int, int] | None, l
 
 def _differences(runs: Sequence[Run], view: View, drawings: Sequence[Drawing]) -> list[pd.DataFrame]:
     """The differences between each other run and the first one."""
-    token, drawn = token_of(runs, view), [(run, run.tokens) for run in runs if run.tokens is not None]
+    placed = _placed(runs, view)
     return [
-        _difference(drawn[0][0], run, drawing, tokens.anchor(token, view.align))
-        for (run, tokens), drawing in zip(drawn[1:], drawings[1:], strict=True)
+        _difference(placed[0][0], run, drawing, anchor)
+        for (run, _, anchor), drawing in zip(placed[1:], drawings[1:], strict=True)
     ]
 
 
@@ -196,9 +192,7 @@ def range_of(runs: Sequence[Run], view: View, what: str) -> tuple[int, int] | No
 def draw(runs: Sequence[Run], view: View, width: int, brief: bool = False) -> list[Drawing]:
     """The drawings of these runs in this view, `width` px wide; `brief` as for `timeline_of`."""
     limits, token = limits_of(runs, view), token_of(runs, view)
-    shown = [(run, panel, run.tokens) for run, panel in zip(runs, panels_of(runs, view), strict=True)]
-    anchors = [(run, panel, tokens.anchor(token, view.align)) for run, panel, tokens in shown if tokens is not None]
-    bins = width
+    anchors, bins = _placed(runs, view), width
     while True:
         windows = [Window(limits[0] + at, limits[1] + at, at, width, bins) for _, _, at in anchors]
         details = [
@@ -405,6 +399,12 @@ def _shaded_marks(
 def panels_of(runs: Sequence[Run], view: View) -> list[Panel]:
     """The rows of each run, as arranged by the reader."""
     return panels([arranged(run.rows, view.rows) for run in runs])
+
+
+def _placed(runs: Sequence[Run], view: View) -> list[tuple[Run, Panel, int]]:
+    """The runs with tokens, their rows, and time 0, ns of their clocks."""
+    token, places = token_of(runs, view), zip(runs, panels_of(runs, view), strict=True)
+    return [(run, panel, anchor_of(run, view, token)) for run, panel in places if run.tokens is not None]
 
 
 def row_at(runs: Sequence[Run], view: View, y: float) -> tuple[Run, Placed] | None:

@@ -83,7 +83,7 @@ def add_pages(
     apps = []
     for page in pages:
         app = _app(server, page, prefix)
-        app.layout = partial(_laid_out, page, pages, upload_limit)
+        app.layout = partial(_layout, page, pages, upload_limit)
         page.register(app, store)
         _register(app, page, pages)
         _say_missing(app, page, store)
@@ -164,20 +164,12 @@ def _say_missing(app: Dash, page: Page, store: RunStore) -> None:
         return [html.P(line) for line in missing(view, store)] if isinstance(view, View) else []
 
 
-def _laid_out(page: Page, pages: Sequence[Page], upload_limit: int) -> Any:
-    return with_markup(_layout(page, pages, upload_limit))
-
-
-def _layout(page: Page, pages: Sequence[Page], upload_limit: int) -> html.Div:
+def _layout(page: Page, pages: Sequence[Page], upload_limit: int) -> Any:
     data: dict[str, Any] = {"data-root": link("", page.address), "data-upload-limit": str(upload_limit)}
-    return html.Div(
+    shown = html.Div(
         [
             dcc.Location(id="url", refresh=False),
-            dcc.Store(id="view"),
-            dcc.Store(id="named"),
-            dcc.Store(id="screen"),
-            dcc.Store(id="revision"),
-            dcc.Store(id="pressed"),
+            *(dcc.Store(id=key) for key in ("view", "named", "screen", "revision", "pressed")),
             html.A("Skip to the content", href="#content", className="skip"),
             html.Header(
                 [
@@ -205,6 +197,7 @@ def _layout(page: Page, pages: Sequence[Page], upload_limit: int) -> html.Div:
         id="page",
         **data,
     )
+    return with_markup(shown)
 
 
 def _entry(entry: Page, page: Page) -> html.A:

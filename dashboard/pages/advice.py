@@ -7,7 +7,7 @@ rendered again when more of them are available.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from itertools import accumulate, takewhile
 from typing import Any, Final
@@ -70,7 +70,7 @@ def sections() -> list[Any]:
         parts.section(
             "What to change",
             [parts.choice("run", "Run", clearable=False)],
-            html.Div([parts.rate_field()], className="fields", role="group", **parts.named("The engine's own rate")),
+            parts.group("The engine's own rate", parts.rate_field(), look="fields"),
             html.P(id="rate-refused", className="problem", role="alert"),
             html.Div("Loading the recording …", id="nothing", className="empty", role="status"),
             html.P(id="said-of-advice", className="answer", role="status"),
@@ -271,7 +271,10 @@ def eager_rows(eager: Iterable[KernelOutsideGraph]) -> list[dict[str, Any]]:
 def host_rows(sites: Sites) -> list[dict[str, Any]]:
     """The functions of steps, and of samples, with their self and total time, as plain text."""
     steps = [step for step in sites.hosts if step.step is not None]
-    found = [(step.name, by_function(step.samples).frame().assign(self_share=_share(step))) for step in steps]
+    found = []
+    for step in steps:
+        table = by_function(step.samples).frame()
+        found.append((step.name, table.assign(self_share=table["self_us"] * 1e3 / max(step.length_ns, 1))))
     if sites.sampled is not None:
         found.append((SAMPLED, sites.sampled.functions.frame()))
     return [
@@ -280,10 +283,6 @@ def host_rows(sites: Sites) -> list[dict[str, Any]]:
         for name, table in found
         for row in table.head(_MOST_ROWS).to_dict("records")
     ]
-
-
-def _share(step: HostStep) -> Callable[[pd.DataFrame], pd.Series]:
-    return lambda table: table["self_us"] * 1e3 / max(step.length_ns, 1)
 
 
 def _with_bounds(row: dict[Any, Any]) -> str:

@@ -117,21 +117,9 @@ def sections() -> list[Any]:
 
 
 def _scale() -> html.Div:
-    return html.Div(
-        [
-            html.Span("Axes up to"),
-            dbc.RadioItems(
-                id="scale",
-                options=[{"value": key, "label": label} for key, label in _SCALES.items()],
-                value="typical",
-                inline=True,
-                className="choice",
-            ),
-        ],
-        className="token",
-        role="group",
-        **parts.named("Range of the axes"),
-    )
+    options = [{"value": key, "label": label} for key, label in _SCALES.items()]
+    items = dbc.RadioItems(id="scale", options=options, value="typical", inline=True, className="choice")
+    return parts.group("Range of the axes", html.Span("Axes up to"), items)
 
 
 def register(app: Dash, store: RunStore) -> None:

@@ -27,6 +27,7 @@ from dashboard.pages.parts import (
     SHOWN,
     chart,
     choice,
+    group,
     inputs,
     keep_view,
     named,
@@ -161,9 +162,7 @@ def first_part(graph: RunGraph, parts: Sequence[range]) -> int:
 
 def sections() -> list[Any]:
     """The page's elements."""
-    part = html.Div(
-        stepper("part", "part"), id="parts", className="token moves", role="group", **named("Part of the graph")
-    )
+    part = group("Part of the graph", *stepper("part", "part"), look="token moves", id="parts")
     return [
         dcc.Store(id="focus"),
         section(

@@ -87,6 +87,11 @@ def clicks(buttons: Iterable[str]) -> str:
     return " ".join(f"{button}.n_clicks" for button in buttons)
 
 
+def group(label: str, *content: Any, look: str = "token", **options: Any) -> html.Div:
+    """Elements that belong together, and their name for screen readers."""
+    return html.Div([*content], className=look, role="group", **named(label), **options)
+
+
 def poll(key: str) -> dcc.Interval:
     """The timer, disabled at first, that makes a page request answers again while they are being computed."""
     return dcc.Interval(id=key, interval=_POLL_MS, disabled=True)
@@ -343,7 +348,7 @@ def after_move(view: View, action: Action, runs: Sequence[Run], scheme: str = "l
 def moves(*more: Any) -> html.Div:
     """The buttons of `MOVES`, and more after them."""
     buttons = [button(key, text, hint) for key, (text, hint) in MOVES.items()]
-    return html.Div([*buttons, *more], className="moves", role="group", **named("Range of the time axis"))
+    return group("Range of the time axis", *buttons, *more, look="moves")
 
 
 def legend_of_timeline() -> html.Ul:

@@ -203,20 +203,17 @@ def sections() -> list[Any]:
         parts.section(
             "What if",
             [parts.choice("run", "Run", clearable=False), html.Button("No changes", id="reset", className="button")],
-            html.Div(
-                [
-                    _list("sync", "Strategy", [(name, name) for name in STRATEGIES], "as recorded"),
-                    _list("without", "Without syncs", [], "with all", multi=True),
-                    _list("graph", "Kernel launches", list(GRAPHS.items()), "as recorded"),
-                    _list("kernels", "Kernels", [], "all kernels", multi=True),
-                    _number("times", "Time of these kernels ×"),
-                    _number("host", "Time of host code ×"),
-                    _number("latency", "Extra time per sync, µs"),
-                    parts.rate_field(),
-                ],
-                className="fields",
-                role="group",
-                **parts.named("Changes"),
+            parts.group(
+                "Changes",
+                _list("sync", "Strategy", [(name, name) for name in STRATEGIES], "as recorded"),
+                _list("without", "Without syncs", [], "with all", multi=True),
+                _list("graph", "Kernel launches", list(GRAPHS.items()), "as recorded"),
+                _list("kernels", "Kernels", [], "all kernels", multi=True),
+                _number("times", "Time of these kernels ×"),
+                _number("host", "Time of host code ×"),
+                _number("latency", "Extra time per sync, µs"),
+                parts.rate_field(),
+                look="fields",
             ),
             html.P(id="rate-refused", className="problem", role="alert"),
         ),
@@ -231,9 +228,7 @@ def sections() -> list[Any]:
         parts.section(
             "Timelines",
             [
-                html.Div(
-                    parts.stepper("token", "token"), className="token", role="group", **parts.named("Token shown")
-                ),
+                parts.group("Token shown", *parts.stepper("token", "token")),
                 parts.moves(),
             ],
             parts.legend_of_timeline(),

@@ -104,46 +104,29 @@ def _timeline() -> html.Section:
 
 
 def _token() -> html.Div:
-    return html.Div(
-        [
-            html.Label(
-                [
-                    html.Span("Align at the ", className="spelled"),
-                    dbc.Select(
-                        id="align",
-                        options=[{"value": key, "label": key} for key in ALIGNMENTS],
-                        value="end",
-                        class_name="field small",
-                    ),
-                ]
-            ),
-            html.Span("of token", id="token-label"),
-            parts.button("token-back", "‹", "Previous token"),
-            html.Div(
-                dcc.Slider(id="token", min=0, max=1, step=1, value=0, marks=None, updatemode="mouseup", included=False),
-                className="slider",
-            ),
-            parts.button("token-on", "›", "Next token"),
-        ],
-        className="token",
-        role="group",
-        **parts.named("Token at which the runs are aligned"),
+    align = dbc.Select(
+        id="align", options=[{"value": key, "label": key} for key in ALIGNMENTS], value="end", class_name="field small"
+    )
+    number = dcc.Slider(id="token", min=0, max=1, step=1, value=0, marks=None, updatemode="mouseup", included=False)
+    return parts.group(
+        "Token at which the runs are aligned",
+        html.Label([html.Span("Align at the ", className="spelled"), align]),
+        html.Span("of token", id="token-label"),
+        parts.button("token-back", "‹", "Previous token"),
+        html.Div(number, className="slider"),
+        parts.button("token-on", "›", "Next token"),
     )
 
 
 def _by_gap() -> html.Details:
     """Buttons for characteristic tokens: the median, the worst, or any percentile of the base's gaps."""
-    inside = html.Div(
-        [
-            *(html.Button(text, id=key, className="button", title=f"{text} token by the base's gap")
-              for key, (text, _) in _BY_GAP.items()),
-            html.Label(["percentile ", dcc.Input(id="percentile", type="number", min=0, max=100, step="any", value=90,
-                                                 className="small")]),
-            parts.button("token-percentile", "Show", "Show the token at this percentile"),
-        ],
-        className="token",
-        role="group",
-        **parts.named("Tokens by the base's gap"),
+    percentile = dcc.Input(id="percentile", type="number", min=0, max=100, step="any", value=90, className="small")
+    inside = parts.group(
+        "Tokens by the base's gap",
+        *(html.Button(text, id=key, className="button", title=f"{text} token by the base's gap")
+          for key, (text, _) in _BY_GAP.items()),
+        html.Label(["percentile ", percentile]),
+        parts.button("token-percentile", "Show", "Show the token at this percentile"),
     )  # fmt: skip
     return html.Details([html.Summary("By gap", id="tokens-open", title="Tokens by the base's gap"), inside],
                         className="rows")  # fmt: skip
