@@ -136,6 +136,7 @@ def _app(server: Any, page: Page, prefix: str) -> Dash:
         serve_locally=True,
         add_log_handler=False,
         on_error=say_failure,
+        prevent_initial_callbacks=True,  # what a page shows follows from its view, which comes later
         meta_tags=[{"name": "viewport", "content": "width=device-width, initial-scale=1"},
                    {"name": "color-scheme", "content": "light dark"}],
     )  # fmt: skip
@@ -156,9 +157,7 @@ def _register(app: Dash, page: Page, pages: Sequence[Page]) -> None:
 
 
 def _say_missing(app: Dash, page: Page, store: RunStore) -> None:
-    @app.callback(
-        Output("missing", "children"), inputs("named.data revision.data", states="view.data"), prevent_initial_call=True
-    )
+    @app.callback(Output("missing", "children"), inputs("named.data revision.data", states="view.data"))
     def say(_: Any, __: Any, data: Any) -> list[html.P]:
         view = shared_of(page.view(data))
         return [html.P(line) for line in missing(view, store)] if isinstance(view, View) else []

@@ -128,7 +128,6 @@ def _render(app: Dash, store: RunStore) -> None:
             "site-notes.children nothing.children nothing.style poll.disabled progress.data"
         ),
         parts.inputs("screen.data poll.n_intervals", states="view.data progress.data"),
-        prevent_initial_call=True,
         running=parts.asking("poll"),
     )
     def render(screen: dict[str, Any] | None, _: Any, data: dict[str, Any] | None, before: Any) -> tuple[Any, ...]:

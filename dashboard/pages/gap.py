@@ -153,7 +153,6 @@ def _render(app: Dash, store: RunStore) -> None:
             "longest.columnDefs longest.rowData longest.style made-of.columnDefs made-of.rowData made-of.style"
         ),
         parts.inputs("screen.data", states="view.data"),
-        prevent_initial_call=True,
     )
     def render(screen: dict[str, Any] | None, data: dict[str, Any] | None) -> tuple[Any, ...]:
         if screen is None:
@@ -184,9 +183,7 @@ def _render(app: Dash, store: RunStore) -> None:
 def _lead(app: Dash, store: RunStore) -> None:
     """A click on a bar opens the timeline."""
 
-    @app.callback(
-        Output("destination", "data"), parts.inputs("steps.clickData", states="view.data"), prevent_initial_call=True
-    )
+    @app.callback(Output("destination", "data"), parts.inputs("steps.clickData", states="view.data"))
     def leads(click: dict[str, Any] | None, data: dict[str, Any]) -> str:
         match click:
             case {"points": [{"customdata": [int(panel), int(step)]}, *_]}:

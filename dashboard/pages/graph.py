@@ -259,7 +259,6 @@ def _render(app: Dash, store: RunStore) -> None:
             "picture.style memory-section.style nothing.children nothing.style"
         ),
         inputs("screen.data", states="view.data"),
-        prevent_initial_call=True,
     )
     def render(screen: dict[str, Any] | None, data: dict[str, Any] | None) -> tuple[Any, ...]:
         if screen is None:

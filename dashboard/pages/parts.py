@@ -182,7 +182,7 @@ def table_of(key: str, csv: str | None = None, **options: Any) -> dag.AgGrid:
 def keep_download(app: Dash, key: str) -> None:
     """Have the button `download` save a table as CSV."""
 
-    @app.callback(Output(key, "exportDataAsCsv"), inputs("download.n_clicks"), prevent_initial_call=True)
+    @app.callback(Output(key, "exportDataAsCsv"), inputs("download.n_clicks"))
     def download(_: Any) -> bool:
         return True
 
@@ -282,6 +282,7 @@ def keep_view(
     @app.callback(
         outputs(f"view.data url.search pressed.data {shown}"),
         inputs(f"url.search {fields} {clicks(buttons)}", states="pressed.data view.data screen.data"),
+        prevent_initial_call=False,
     )
     def reduce(search: str, *rest: Any) -> tuple[Any, ...]:
         *given, pressed, before, screen = rest

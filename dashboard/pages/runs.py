@@ -108,7 +108,7 @@ def keep_options(
 ) -> None:
     """Keep a dropdown of runs up to date with the store."""
 
-    @app.callback(Output(key, "options", allow_duplicate=True), inputs("revision.data"), prevent_initial_call=True)
+    @app.callback(Output(key, "options", allow_duplicate=True), inputs("revision.data"))
     def options(_: Any) -> list[dict[str, str]]:
         return options_of(store)
 
@@ -126,11 +126,7 @@ def keep_run(app: Dash, store: RunStore) -> None:
 def keep_rate(app: Dash, store: RunStore, kind: type[Linked] = View) -> None:
     """Have `rate_field` show the given rate of the page's run, and make the entered one part of the link."""
 
-    @app.callback(
-        outputs("url.search* rate-refused.children"),
-        inputs("rate.value", states="run.value view.data"),
-        prevent_initial_call=True,
-    )
+    @app.callback(outputs("url.search* rate-refused.children"), inputs("rate.value", states="run.value view.data"))
     def give(given: Any, key: str | None, data: dict[str, Any] | None) -> tuple[Any, str]:
         if key is None:
             raise PreventUpdate
@@ -144,9 +140,7 @@ def keep_rate(app: Dash, store: RunStore, kind: type[Linked] = View) -> None:
             return no_update, ""
         return (rated if view is shared else view.having("shared", rated)).query(), ""
 
-    @app.callback(
-        outputs("rate-field.style rate.value"), inputs("screen.data", states="view.data"), prevent_initial_call=True
-    )
+    @app.callback(outputs("rate-field.style rate.value"), inputs("screen.data", states="view.data"))
     def show(_: Any, data: dict[str, Any] | None) -> tuple[Any, str]:
         view = shared_of(kind.from_data(data))
         run = lead(view, store)

@@ -76,7 +76,6 @@ def _render(app: Dash, store: RunStore) -> None:
             "warning.children nothing.children nothing.style poll.disabled progress.data"
         ),
         parts.inputs("screen.data poll.n_intervals", states="view.data progress.data"),
-        prevent_initial_call=True,
         running=parts.asking("poll"),
     )
     def render(_: Any, __: Any, data: dict[str, Any] | None, before: Any) -> tuple[Any, ...]:

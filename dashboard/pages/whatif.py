@@ -298,7 +298,6 @@ def _render(app: Dash, store: RunStore) -> None:
             "timeline.style timeline-section.style token-label.children poll.disabled progress.data"
         ),
         parts.inputs("screen.data poll.n_intervals", states="view.data progress.data"),
-        prevent_initial_call=True,
         running=parts.asking("poll"),
     )
     def render(screen: dict[str, Any] | None, _: Any, data: dict[str, Any] | None, before: Any) -> tuple[Any, ...]:

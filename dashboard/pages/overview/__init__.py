@@ -46,15 +46,15 @@ _MOMENT = 0.3  # seconds in which a few small recordings are read, so that the t
 _WANTED = 1.5  # seconds in which those of a link are read, so that they are drawn once
 _HIDDEN, _SHOWN = {"display": "none"}, {"display": "block"}
 
-_MEDIAN, _WORST = 50.0, 100.0
-_BY_GAP: Final = {"token-median": ("Median", _MEDIAN), "token-worst": ("Worst", _WORST)}
+_BY_GAP: Final = {"token-median": ("Median", 50.0), "token-worst": ("Worst", 100.0)}  # percentiles
 
 
 def sections() -> list[Any]:
     """The page's elements."""
     stores = [*(dcc.Store(id=key) for key in ("listed", "followed", "arrived", "drawn", "wanted", "ahead")),
               parts.poll("reading")]  # fmt: skip
-    shown = [_runs(), compare.section(), _timeline(), *_made_of(), _downloads()]
+    causes = [_causes("idle", "the idle time of a step"), _causes("causes", "the gap")]
+    shown = [_runs(), compare.section(), _timeline(), *causes, _downloads()]
     return [*stores, *tools.stores(), *shown]
 
 
@@ -132,10 +132,6 @@ def _by_gap() -> html.Details:
                         className="rows")  # fmt: skip
 
 
-def _made_of() -> list[html.Section]:
-    return [_causes("idle", "the idle time of a step"), _causes("causes", "the gap")]
-
-
 def _causes(key: str, of: str) -> html.Section:
     hint = html.P("Mean over all tokens of each run.", className="hint")
     figure = parts.chart(key, f"Causes of {of}", 80, doubleClick=False)
@@ -163,7 +159,6 @@ def _go_by_gap(app: Dash, store: RunStore) -> None:
         parts.inputs(
             f"{parts.clicks((*_BY_GAP, 'token-percentile'))} percentile.n_submit", states="percentile.value view.data"
         ),
-        prevent_initial_call=True,
     )
     def show(*values: Any) -> Any:
         percentile, data = values[-2:]
@@ -191,6 +186,7 @@ def _table(app: Dash, store: RunStore) -> None:
         ),
         parts.inputs("url.pathname reading.n_intervals revision.data", states="url.search view.data arrived.data"),
         running=parts.asking("reading"),
+        prevent_initial_call=False,
     )
     def load(
         _: Any, asks: int | None, before: int | None, search: str | None, data: Any, there: list[str] | None
@@ -237,7 +233,6 @@ def _reduce(app: Dash, store: RunStore) -> None:
             f"only.value asked.data {parts.clicks(_BUTTONS)}",
             states="pressed.data runs.selectedRows view.data screen.data url.search",
         ),
-        prevent_initial_call=True,
     )
     def reduce(
         listed: list[int | None] | None, followed: str | None, picked: dict[str, Any] | None, *rest: Any
@@ -298,7 +293,6 @@ def _render(app: Dash, store: RunStore) -> None:
     @app.callback(
         parts.outputs("timeline.figure timeline.style timeline-holder.style nothing.children nothing.style drawn.data"),
         parts.inputs("screen.data arrived.data", states="view.data drawn.data"),
-        prevent_initial_call=True,
     )
     def render(screen: dict[str, Any] | None, _: Any, data: dict[str, Any], drawn: list[str] | None) -> tuple[Any, ...]:
         if screen is None:
@@ -327,7 +321,6 @@ def _draw_causes(app: Dash, store: RunStore) -> None:
             "idle-holder.aria-label causes-holder.aria-label"
         ),
         parts.inputs("drawn.data", states="screen.data view.data"),
-        prevent_initial_call=True,
     )
     def render(_: Any, screen: dict[str, Any] | None, data: dict[str, Any] | None) -> tuple[Any, ...]:
         _, runs = seen(store, data)
@@ -349,9 +342,7 @@ def _ahead(app: Dash, store: RunStore) -> None:
     """What is around the view: the browser asks for it when the timeline is at rest, and draws it."""
     in_browser(app, "ahead", "show", Input("ahead", "data"))
 
-    @app.callback(
-        Output("ahead", "data"), parts.inputs("wanted.data", states="screen.data view.data"), prevent_initial_call=True
-    )
+    @app.callback(Output("ahead", "data"), parts.inputs("wanted.data", states="screen.data view.data"))
     def fetch(_: Any, screen: dict[str, Any] | None, data: dict[str, Any] | None) -> dict[str, Any]:
         if screen is None:
             raise PreventUpdate
@@ -386,34 +377,37 @@ def nothing_to_show(
 
 def _downloads() -> html.Section:
     """The place of the links."""
+    pictures = [
+        _download_row(words, [_save_button(key, words, form) for form in _PICTURES]) for key, words in _FIGURES.items()
+    ]
     return parts.section(
         "Downloads",
         [],
-        html.Table(
-            [
-                html.Tbody(id="downloads-of-runs"),
-                html.Tbody(
-                    [_download_row(words, [_save_button(key, form) for form in _PICTURES])
-                     for key, words in _FIGURES.items()]
-                ),
-            ],
-            className="downloads",
-        ),
+        html.Table([html.Tbody(id="downloads-of-runs"), html.Tbody(pictures)], className="downloads"),
         html.P("Recordings contain the names of commands, files and machines. "
                "Remove them with intertoken scrub.", className="hint foot"),
     )  # fmt: skip
 
 
+def _save_button(figure: str, words: str, form: str) -> html.Button:
+    label = parts.named(f"{words}, as {form.upper()}")
+    return html.Button(form.upper(), id=f"save-{figure}-{form}", className="link", **label)
+
+
 def _fill_downloads(app: Dash, store: RunStore) -> None:
     """Register the callbacks that update the links and save the figures."""
 
-    @app.callback(Output("downloads-of-runs", "children"), parts.inputs("steady.data", states="view.data"))
+    @app.callback(
+        Output("downloads-of-runs", "children"),
+        parts.inputs("steady.data", states="view.data"),
+        prevent_initial_call=False,
+    )
     def links(_: Any, data: dict[str, Any] | None) -> list[html.Tr]:
         view = View.from_data(data)
         return download_rows(store.chosen(view.runs or (), view.rates), view)
 
-    pressed = [Input(_save_id(figure, form), "n_clicks") for figure in _FIGURES for form in _PICTURES]
-    in_browser(app, "intertoken", "save", *pressed)
+    pressed = parts.clicks(f"save-{figure}-{form}" for figure in _FIGURES for form in _PICTURES)
+    in_browser(app, "intertoken", "save", *parts.inputs(pressed))
 
 
 def download_rows(runs: Sequence[Run], view: View) -> list[html.Tr]:
@@ -423,16 +417,11 @@ def download_rows(runs: Sequence[Run], view: View) -> list[html.Tr]:
     chosen = of_chosen.query()
     has_graph = any(run.graph_file is not None for run in runs)
     shown = {name: table for name, table in TABLES.items() if name == "runs" or (has_graph if table.of_graph else runs)}
-    found = [
-        _download_row(
-            table.words,
-            [
-                _download_link(f"{name}.{form}", every if name == "runs" else chosen, form, table.words)
-                for form in FORMS
-            ],
-        )
-        for name, table in shown.items()
-    ]
+    found = []
+    for name, of in shown.items():
+        query = every if name == "runs" else chosen
+        links = [_download_link(f"{name}.{form}", query, form, of.words) for form in FORMS]
+        found.append(_download_row(of.words, links))
     if runs:
         words = f"Report of this comparison, token {token_of(runs, view)}: one self-contained file"
         query = replace(of_chosen, token=token_of(runs, view)).query()
@@ -448,21 +437,8 @@ def _download_row(words: str, links: Sequence[Any]) -> html.Tr:
 
 
 def _download_link(file: str, query: str, form: str, words: str) -> html.A:
-    address = f"download/{file}{query}"
-    return html.A(_form_name(form), href=address, download="", **parts.named(f"{words}, as {_form_name(form)}"))
-
-
-def _save_button(figure: str, form: str) -> html.Button:
-    label = f"{_FIGURES[figure]}, as {_form_name(form)}"
-    return html.Button(_form_name(form), id=_save_id(figure, form), className="link", **parts.named(label))
-
-
-def _save_id(figure: str, form: str) -> str:
-    return f"save-{figure}-{form}"
-
-
-def _form_name(form: str) -> str:
-    return "Parquet" if form == "parquet" else form.upper()
+    name = "Parquet" if form == "parquet" else form.upper()
+    return html.A(name, href=f"download/{file}{query}", download="", **parts.named(f"{words}, as {name}"))
 
 
 PAGE = Page("", "Runs", "what happens between two tokens", sections, register, place=0)

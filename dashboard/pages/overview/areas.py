@@ -63,9 +63,7 @@ def register(app: Dash, store: RunStore) -> None:
     """Register the callback that sums; it asks again only when the area or its contents have changed."""
     in_browser(app, "timeline", "summed", Output("summed", "data"), Input("chosen", "data"), State("summed", "data"))
 
-    @app.callback(
-        Output("sums", "children"), inputs("summed.data arrived.data", states="view.data"), prevent_initial_call=True
-    )
+    @app.callback(Output("sums", "children"), inputs("summed.data arrived.data", states="view.data"))
     def say(_: Any, __: Any, data: dict[str, Any] | None) -> list[Any]:
         view = View.from_data(data)
         return area_sums(view, store.ready(view.runs or (), view.rates))

@@ -96,7 +96,6 @@ def _render(app: Dash, store: RunStore) -> None:
             "compared.data"
         ),
         inputs("steady.data arrived.data compare-poll.n_intervals", states="view.data compared.data"),
-        prevent_initial_call=True,
         running=asking("compare-poll"),
     )
     def render(_: Any, __: Any, ___: Any, data: dict[str, Any] | None, before: Any) -> tuple[Any, ...]:
@@ -134,7 +133,6 @@ def _make_base(app: Dash, store: RunStore) -> None:
         Output("followed", "data", allow_duplicate=True),
         Input({"type": _MAKE_BASE, "run": ALL}, "n_clicks"),
         State("view", "data"),
-        prevent_initial_call=True,
     )
     def lead(clicks: list[int | None], data: dict[str, Any] | None) -> Any:
         view, runs = seen(store, data)
@@ -283,7 +281,6 @@ def _render_ladder(app: Dash, store: RunStore) -> None:
             "ladder-group.value ladder-choice.style ladder-shown.style ladder-hint.style ladder-drawn.data"
         ),
         inputs("steady.data revision.data ladder-group.value", states="view.data ladder-drawn.data"),
-        prevent_initial_call=True,
     )
     def render(screen: dict[str, Any] | None, revision: Any, asked: str | None, data: Any, before: Any) -> Any:
         if screen is None:
@@ -328,11 +325,7 @@ def ladder_line(ladder: Ladder | None, chosen: Sequence[str]) -> str:
 
 
 def _choose(app: Dash) -> None:
-    @app.callback(
-        Output("followed", "data", allow_duplicate=True),
-        inputs("ladder.clickData", states="view.data"),
-        prevent_initial_call=True,
-    )
+    @app.callback(Output("followed", "data", allow_duplicate=True), inputs("ladder.clickData", states="view.data"))
     def choose(click: dict[str, Any] | None, data: dict[str, Any] | None) -> Any:
         return with_clicked(View.from_data(data), click).query()
 

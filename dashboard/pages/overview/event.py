@@ -318,7 +318,6 @@ def register(app: Dash, store: RunStore) -> None:
     @app.callback(
         outputs("picked.children cost.children cost-poll.disabled"),
         inputs("chosen.data arrived.data cost-poll.n_intervals", states="view.data"),
-        prevent_initial_call=True,
         running=asking("cost-poll"),
     )
     def say(_: Any, __: Any, ___: Any, data: dict[str, Any] | None) -> tuple[Any, ...]:
@@ -329,9 +328,7 @@ def register(app: Dash, store: RunStore) -> None:
         said = no_update if again else found.facts and [*found.facts, acts(found.times)]
         return said, found.costs, not found.pending
 
-    @app.callback(
-        Output("told", "data"), inputs("pointed.data", states="view.data screen.data"), prevent_initial_call=True
-    )
+    @app.callback(Output("told", "data"), inputs("pointed.data", states="view.data screen.data"))
     def tell(mark: dict[str, Any] | None, data: dict[str, Any] | None, screen: dict[str, Any] | None) -> dict[str, Any]:
         view, runs = seen(store, data)
         if mark is None or screen is None or mark.get("part") != part_of(runs, view, str(screen["scheme"])):

@@ -52,7 +52,6 @@ def register(app: Dash, store: RunStore) -> None:
     @app.callback(
         outputs("minimap.figure minimap.style minimap-holder.style mapped.data"),
         inputs("steady.data arrived.data", states="view.data mapped.data"),
-        prevent_initial_call=True,
     )
     def draw(screen: dict[str, Any] | None, _: Any, data: dict[str, Any], mapped: list[Any] | None) -> tuple[Any, ...]:
         if screen is None:
@@ -137,21 +136,22 @@ def _of_lanes(lanes: Sequence[Lane], width: int) -> list[str]:
     return list(map(markup, apart(names, _SHORTEST_NAME)))
 
 
+def _bars(name: str, base: int, x: Any, y: Any, width: Any, **more: Any) -> dict[str, Any]:
+    return {
+        "type": "bar", "name": name, "x": x, "y": y, "base": base, "width": width, "showlegend": False,
+        "unselected": {"marker": {"opacity": 1}}, **more,
+    }  # fmt: skip
+
+
 def _busy(lane: Lane, base: int) -> dict[str, Any]:
     busy = lane.busy
-    return {
-        "type": "bar",
-        "name": markup(lane.name, 40),
-        "x": (busy.middles - lane.anchor) / 1e9,
-        "y": (0.85 * busy.share).astype("float32"),
-        "base": base,
-        "width": busy.width / 1e9,
-        "marker": {"color": COLOURS["kernel"], "line": {"width": 0}},
-        "customdata": np.floor(busy.share * 100 + 0.5).astype(np.int64).tolist(),
-        "hovertemplate": "%{customdata} % busy",
-        "unselected": {"marker": {"opacity": 1}},
-        "showlegend": False,
-    }
+    x, y = (busy.middles - lane.anchor) / 1e9, (0.85 * busy.share).astype("float32")
+    return _bars(
+        markup(lane.name, 40), base, x, y, busy.width / 1e9,
+        marker={"color": COLOURS["kernel"], "line": {"width": 0}},
+        customdata=np.floor(busy.share * 100 + 0.5).astype(np.int64).tolist(),
+        hovertemplate="%{customdata} % busy",
+    )  # fmt: skip
 
 
 def _joined(lane: Lane, whole: tuple[int, int]) -> Iterator[tuple[str, pd.DataFrame]]:
@@ -166,23 +166,18 @@ def _joined(lane: Lane, whole: tuple[int, int]) -> Iterator[tuple[str, pd.DataFr
 
 
 def _marked(what: str, spans: pd.DataFrame, base: int, look: Theme) -> dict[str, Any]:
-    return {
-        "type": "bar",
-        "name": what,
-        "x": ((spans["low"] + spans["high"]) / 2e9).to_numpy(),
-        "y": np.full(len(spans), 0.95, "float32"),
-        "base": base,
-        "width": ((spans["high"] - spans["low"]) / 1e9).to_numpy(),
-        "marker": {
-            "color": f"{_COLOURS.get(what, look.muted)}40",
-            "line": {"width": 1, "color": _COLOURS.get(what, look.muted)},  # which is seen of the narrowest
+    colour, width = _COLOURS.get(what, look.muted), (spans["high"] - spans["low"]) / 1e9
+    x, y = ((spans["low"] + spans["high"]) / 2e9).to_numpy(), np.full(len(spans), 0.95, "float32")
+    return _bars(
+        what, base, x, y, width.to_numpy(),
+        marker={
+            "color": f"{colour}40",
+            "line": {"width": 1, "color": colour},  # which is seen of the narrowest
             "pattern": {"shape": _PATTERNS.get(what, ""), "size": 5, "solidity": 0.2, "fgcolor": look.muted},
         },
-        "customdata": spans["count"].tolist(),
-        "hovertemplate": f"{what}<extra></extra>" if (spans["count"] == 1).all() else f"{what}, %{{customdata}}",
-        "unselected": {"marker": {"opacity": 1}},
-        "showlegend": False,
-    }
+        customdata=spans["count"].tolist(),
+        hovertemplate=f"{what}<extra></extra>" if (spans["count"] == 1).all() else f"{what}, %{{customdata}}",
+    )  # fmt: skip
 
 
 def _names(what: str, spans: pd.DataFrame, base: int, per_pixel: float, look: Theme) -> Iterator[dict[str, Any]]:

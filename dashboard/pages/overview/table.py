@@ -167,7 +167,6 @@ def _give(app: Dash, store: RunStore) -> None:
     @app.callback(
         outputs("followed.data* runs.rowTransaction* rate-refused.children"),
         inputs("runs.cellValueChanged", states="view.data"),
-        prevent_initial_call=True,
     )
     def give(changes: list[dict[str, Any]] | None, data: dict[str, Any] | None) -> tuple[Any, ...]:
         view = View.from_data(data)
@@ -194,7 +193,6 @@ def _show(app: Dash, store: RunStore) -> None:
     @app.callback(
         outputs("runs.rowTransaction runs.columnDefs* rates-said.children rated.data"),
         inputs("steady.data revision.data", states="view.data rated.data"),
-        prevent_initial_call=True,
     )
     def show(_: Any, revision: int | None, data: dict[str, Any] | None, before: list[str] | None) -> tuple[Any, ...]:
         view = View.from_data(data)
@@ -238,7 +236,6 @@ def _fill_strip(app: Dash, store: RunStore) -> None:
     @app.callback(
         outputs("chips.children chipped.data runs-open.children"),
         inputs("steady.data revision.data", states="view.data chipped.data"),
-        prevent_initial_call=True,
     )
     def fill(_: Any, __: Any, data: dict[str, Any] | None, before: Any) -> tuple[Any, ...]:
         view = View.from_data(data)

@@ -131,7 +131,6 @@ def _say(app: Dash, store: RunStore) -> None:
     @app.callback(
         outputs("found.children find-on.disabled find-back.disabled row-list.children measured.children"),
         inputs("chosen.data arrived.data", states="view.data"),
-        prevent_initial_call=True,
     )
     def say(_: Any, __: Any, data: dict[str, Any] | None) -> tuple[Any, ...]:
         view, runs = seen(store, data)
@@ -145,9 +144,7 @@ def _say(app: Dash, store: RunStore) -> None:
 
 
 def _go(app: Dash, store: RunStore) -> None:
-    @app.callback(
-        Output("gone", "children"), inputs("asked.data", states="view.data pressed.data"), prevent_initial_call=True
-    )
+    @app.callback(Output("gone", "children"), inputs("asked.data", states="view.data pressed.data"))
     def say(wish: dict[str, Any] | None, data: dict[str, Any] | None, pressed: Clicks | None) -> html.Span:
         match wish:
             case {"what": "go", "text": str(text), "step": 1 | -1 as step}:
@@ -270,18 +267,14 @@ def _keep_bookmarks(app: Dash, store: RunStore) -> None:
     """List bookmarks, and write and remove those in files."""
 
     @app.callback(
-        Output("bookmark-list", "children"),
-        inputs("chosen.data bookmarks-kept.data arrived.data", states="view.data"),
-        prevent_initial_call=True,
+        Output("bookmark-list", "children"), inputs("chosen.data bookmarks-kept.data arrived.data", states="view.data")
     )
     def say(_: Any, __: Any, ___: Any, data: dict[str, Any] | None) -> list[Any]:
         view = View.from_data(data)
         return listed(view, store.ready(view.runs or (), view.rates))
 
     @app.callback(
-        outputs("bookmarks-kept.data bookmarks-refused.children"),
-        inputs("asked.data", states="view.data pressed.data"),
-        prevent_initial_call=True,
+        outputs("bookmarks-kept.data bookmarks-refused.children"), inputs("asked.data", states="view.data pressed.data")
     )
     def write(wish: dict[str, Any] | None, data: dict[str, Any] | None, pressed: Clicks | None) -> tuple[Any, str]:
         view, runs = seen(store, data)
