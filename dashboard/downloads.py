@@ -57,20 +57,12 @@ def runs_table(runs: Sequence[Run]) -> pd.DataFrame:
 def causes_table(runs: Sequence[Run]) -> pd.DataFrame:
     """One row per run and cause: run, cause, mean_us as recorded, untraced_us from the untraced rate (NaN if that
     cannot give it), and a note."""
-    return pd.DataFrame(
-        [
-            {
-                "run": causes.name,
-                "cause": cause,
-                "mean_us": mean,
-                "untraced_us": causes.untraced_us.get(cause, nan),
-                "note": causes.note,
-            }
-            for causes in causes_of(runs)
-            for cause, mean in causes.causes_us.items()
-        ],
-        columns=["run", "cause", "mean_us", "untraced_us", "note"],
-    )
+    rows = [
+        (causes.name, cause, mean, causes.untraced_us.get(cause, nan), causes.note)
+        for causes in causes_of(runs)
+        for cause, mean in causes.causes_us.items()
+    ]
+    return pd.DataFrame(rows, columns=["run", "cause", "mean_us", "untraced_us", "note"])
 
 
 def _nodes(run: Run) -> pd.DataFrame | None:
@@ -103,17 +95,12 @@ def _of_each(table_of: Callable[[Run], pd.DataFrame | None]) -> Callable[[Sequen
 TABLES: Final = {
     "runs": Download("All runs: their figures", runs_table),
     "comparison": Download("Comparison with the first run: every figure, with 95 % intervals", comparison_table),
-    "gaps": Download(
-        "Gaps: one row per gap, with its causes, ns", _of_each(lambda run: None if run.gaps is None else run.gaps.table)
-    ),
+    "gaps": Download("Gaps: one row per gap, with its causes, ns", _of_each(lambda run: run.gaps and run.gaps.table)),
     "causes": Download("Causes of the gap: mean per run, µs", causes_table),
     "syncs": Download(
-        "Syncs of a token: what they wait for, µs",
-        _of_each(lambda run: None if run.syncs is None else run.syncs.inventory().frame()),
+        "Syncs of a token: what they wait for, µs", _of_each(lambda run: run.syncs and run.syncs.inventory().frame())
     ),
-    "calls": Download(
-        "Host calls of every token, ns", _of_each(lambda run: None if run.syncs is None else run.syncs.calls)
-    ),
+    "calls": Download("Host calls of every token, ns", _of_each(lambda run: run.syncs and run.syncs.calls)),
     "tokens": Download(
         "Tokens: start and end, ns", _of_each(lambda run: None if run.steps is None else run.steps.table)
     ),

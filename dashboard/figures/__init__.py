@@ -138,23 +138,15 @@ def idle_of(runs: Sequence[Run]) -> list[Causes]:
     found = [(run, idle_us, causes_us) for run, idle_us, causes_us in idles if idle_us]
     if not any(idle_us["between_steps"] < (1 - _LEAST) * idle_us["mean"] for _, idle_us, _ in found):
         return []
-    return [
-        Causes(
-            run.name,
-            {cause: sum(causes_us[place][cause] for place in PLACES) for cause in CAUSE_COLOURS},
-            " · ".join(
-                [f"{name} {microseconds(idle_us[place])}" for place, name in PLACES.items() if idle_us[place]]
-                + (["traced: inflated"] if run.inflated else [])
-                + (
-                    [f"median {microseconds(us)} untraced"]
-                    if run.inflated and (us := run.summary.untraced_idle_us)
-                    else []
-                )
-            ),
-            "the idle time",
-        )
-        for run, idle_us, causes_us in found
-    ]
+    causes = []
+    for run, idle_us, causes_us in found:
+        notes = [f"{name} {microseconds(idle_us[place])}" for place, name in PLACES.items() if idle_us[place]]
+        if run.inflated:
+            notes.append("traced: inflated")
+            notes += [f"median {microseconds(us)} untraced"] if (us := run.summary.untraced_idle_us) else []
+        by_cause = {cause: sum(causes_us[place][cause] for place in PLACES) for cause in CAUSE_COLOURS}
+        causes.append(Causes(run.name, by_cause, " · ".join(notes), "the idle time"))
+    return causes
 
 
 def places_of(runs: Sequence[Run]) -> list[Causes]:

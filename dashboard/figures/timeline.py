@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Final
 
 import numpy as np
@@ -227,48 +228,28 @@ def _layout(
 ) -> dict[str, object]:
     times, texts = ticks(*limits, most=max(width // 120, 4))
     placed = [p for d in drawings for p in d.panel.rows]
+    names = [p for p in placed if p.line.label]
+    x = {
+        "range": [limits[0] / 1e9, limits[1] / 1e9], "side": "top",
+        "tickvals": [t / 1e9 for t in times], "ticktext": texts,
+        "showgrid": True, "gridcolor": look.line, "gridwidth": 1,
+        "zeroline": True, "zerolinecolor": look.muted, "zerolinewidth": 1.5,
+        "ticks": "outside", "tickcolor": look.line, "tickfont": {"color": look.muted, "size": 11},
+        "title": {"text": f"time from the {origin}", "standoff": 8, "font": {"color": look.muted, "size": 12}},
+    }  # fmt: skip
+    y = {
+        "range": [height, 0], "fixedrange": True, "showgrid": False, "zeroline": False,
+        "tickvals": [p.middle for p in names],
+        "ticktext": [markup(fitting(p.line.label, room_of(width), SIZE_OF_NAMES)) for p in names],
+        "tickfont": {"color": look.muted, "size": SIZE_OF_NAMES}, "ticklabelstandoff": 8,
+    }  # fmt: skip
+    hovers = {"bgcolor": look.surface, "font": {"color": look.ink, "size": 12, "family": FONT}, "align": "left"}
+    labels = [(*_heading(d, look, width), *shade_labels(d.gaps, d.holes, limits, look, width)) for d in drawings]
     return {
-        "barmode": "overlay",
-        "hovermode": "closest",
-        "dragmode": "pan",
-        "autosize": True,
+        "barmode": "overlay", "hovermode": "closest", "dragmode": "pan", "autosize": True,
         "margin": {"l": left_of(width), **MARGIN, "pad": 0},
-        **look.layout,
-        "hoverlabel": {
-            "bgcolor": look.surface, "font": {"color": look.ink, "size": 12, "family": FONT}, "align": "left",
-        },
-        "xaxis": {
-            "range": [limits[0] / 1e9, limits[1] / 1e9],
-            "side": "top",
-            "tickvals": [t / 1e9 for t in times],
-            "ticktext": texts,
-            "showgrid": True,
-            "gridcolor": look.line,
-            "gridwidth": 1,
-            "zeroline": True,
-            "zerolinecolor": look.muted,
-            "zerolinewidth": 1.5,
-            "ticks": "outside",
-            "tickcolor": look.line,
-            "tickfont": {"color": look.muted, "size": 11},
-            "title": {"text": f"time from the {origin}", "standoff": 8, "font": {"color": look.muted, "size": 12}},
-        },
-        "yaxis": {
-            "range": [height, 0],
-            "fixedrange": True,
-            "showgrid": False,
-            "zeroline": False,
-            "tickvals": [p.middle for p in placed if p.line.label],
-            "ticktext": [markup(fitting(p.line.label, room_of(width), SIZE_OF_NAMES)) for p in placed if p.line.label],
-            "tickfont": {"color": look.muted, "size": SIZE_OF_NAMES},
-            "ticklabelstandoff": 8,
-        },
-        "shapes": [*_tracks(drawings, look)],
-        "annotations": [
-            a
-            for d in drawings
-            for a in (*_heading(d, look, width), *shade_labels(d.gaps, d.holes, limits, look, width))
-        ],
+        **look.layout, "hoverlabel": hovers, "xaxis": x, "yaxis": y,
+        "shapes": [*_tracks(drawings, look)], "annotations": [*chain.from_iterable(labels)],
     }  # fmt: skip
 
 

@@ -451,6 +451,7 @@ _KEPT: Final = (
     Summary, FetchLag, Interval, Steps, StepRows, Spoilt, Others, Regime, Names, StepSpans, GapReport, Gaps, Split,
     IdleReport, StepIdle, KindsOfHoles, Pieces, WaitedThread, Tokens, Row, HoleRow, Level,
 )  # fmt: skip
+_MADE: Final = ("gaps", "tokens", "waits", "event_pairs", "phases_beside", "node_kernels_note")
 
 
 def read_runs(path: Path, cache: Cache | None = None, readers: Readers | None = None) -> list[Run]:
@@ -604,23 +605,10 @@ def recording_of(trace: Trace, name: str, within: str | None, *, steps: Steps | 
 
 def _kept(run: Run) -> dict[str, Any]:
     """The parts of a run that the cache stores."""
-    return {
-        "key": run.key,
-        "name": run.name,
-        "within": run.within,
-        "summary": run.summary,
-        "steps": run.steps,
-        "made": {
-            "gaps": run.gaps,
-            "tokens": run.tokens,
-            "waits": run.waits,
-            "event_pairs": run.event_pairs,
-            "phases_beside": run.phases_beside,
-            "node_kernels_note": run.node_kernels_note,
-        },
-        "rows": [(row, list(row.pyramid.levels)) for row in run.rows],
-        "holes": [(row, list(row.pyramid.levels)) for row in run.holes],
-    }
+    own = {name: getattr(run, name) for name in ("key", "name", "within", "summary", "steps")}
+    made = {name: getattr(run, name) for name in _MADE}
+    rows, holes = ([(row, list(row.pyramid.levels)) for row in of] for of in (run.rows, run.holes))
+    return own | {"made": made, "rows": rows, "holes": holes}
 
 
 def _from_cache(cache: Cache, path: Path, read: Callable[[Path], Trace] | None = None) -> list[Run] | None:
