@@ -108,7 +108,8 @@ class ScopeFigures:
         """
         kind, *rest = name.split(".", 2)
         if kind in COUNTS and self.scope.site is not None:
-            return _most_of_a_step(self.syncs, COUNTS[kind])
+            calls = self.syncs.rows  # the maximum over the steps
+            return float(np.bincount(calls.at[among(calls.letter, COUNTS[kind])]).max(initial=0))
         if kind in COUNTS:
             return float(getattr(self.syncs, f"{kind}_per_token"))
         if kind == "signature":
@@ -243,11 +244,6 @@ def _at_site(trace: Trace, report: SyncReport, words: str) -> SyncReport:
     return replace(report, rows=report.rows[Names.of(texts).rows(*chosen)])
 
 
-def _most_of_a_step(report: SyncReport, letters: str) -> float:
-    """The maximum number of calls with these letters in any step."""
-    return float(np.bincount(report.rows.at[among(report.rows.letter, letters)]).max(initial=0))
-
-
 def fulfilled_budget(measured: ScopeFigures) -> str:
     """A budget, as TOML, that the recording meets: counts, class, signature, and gap and rate with `HEADROOM`."""
     scope, syncs = measured.scope, measured.syncs
@@ -269,15 +265,10 @@ def _measures(measured: ScopeFigures) -> Iterator[str]:
                 continue
             if name.startswith("gap_us.untraced") and measured.gaps.estimated:
                 continue
-            yield _least(name, value) if name.startswith("tokens") else _most(name, value)
-
-
-def _most(name: str, value: float) -> str:
-    return f"{name}.max = {math.ceil(value * (1 + HEADROOM) * 10) / 10:.10g}"
-
-
-def _least(name: str, value: float) -> str:
-    return f"{name}.min = {math.floor(value / (1 + HEADROOM) * 10) / 10:.10g}"
+            if name.startswith("tokens"):
+                yield f"{name}.min = {math.floor(value / (1 + HEADROOM) * 10) / 10:.10g}"
+            else:
+                yield f"{name}.max = {math.ceil(value * (1 + HEADROOM) * 10) / 10:.10g}"
 
 
 def check_base(base: BaseLimits, comparison: Comparison) -> Iterator[Finding]:

@@ -130,18 +130,10 @@ def within_any(rows: Timed, windows: Timed) -> Bools:
     return np.asarray((at >= 0) & (rows.end <= ends[at]))
 
 
-def depth_changes(starts: ArrayLike, ends: ArrayLike) -> tuple[Ints, Ints]:
-    """Changes of the number of open intervals: (times, depth from that time on), times strictly increasing."""
+def overlap(starts: ArrayLike, ends: ArrayLike) -> int:
+    """Time during which two or more intervals are open, ns."""
     first, last = _int64(starts), _int64(ends)
     keep = last > first
     times, index = np.unique(np.concatenate((first[keep], last[keep])), return_inverse=True)
-    change = np.zeros(len(times), dtype=np.int64)
-    steps = np.repeat(np.array([1, -1], dtype=np.int64), keep.sum())
-    np.add.at(change, index, steps)
-    return times, np.cumsum(change)
-
-
-def overlap(starts: ArrayLike, ends: ArrayLike) -> int:
-    """Time during which two or more intervals are open, ns."""
-    times, depth = depth_changes(starts, ends)
-    return int(np.diff(times)[depth[:-1] >= 2].sum()) if len(times) else 0
+    opened, closed = (np.bincount(each, minlength=len(times)) for each in np.split(index, 2))
+    return int(np.diff(times)[np.cumsum(opened - closed)[:-1] >= 2].sum())

@@ -8,7 +8,6 @@ applies itself to `Changes` and states its assumptions.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
@@ -70,10 +69,8 @@ class Changes:
         and the preparation of the next call. Neither side can hold more of it than the shorter pause. So between none
         and twice the shorter pause vanishes; the middle is taken.
         """
-        segments, edges = self.causality.segments, self._edges
-        gone = self._chosen(calls)
-        if and_issued:
-            gone[len(segments.calls) :] = np.append(gone[: len(segments.calls)], False)[segments.activities.call]
+        edges = self._edges
+        gone = self._with_issued(calls) if and_issued else self._chosen(calls)
         before, behind = self._pauses_before(), (edges.kind == HOST) & (gone & ~self.removed)[edges.source // 2]
         self.remove(gone)
         pause = self._pauses()[behind]
@@ -119,9 +116,7 @@ class Changes:
         took = self.call_times()[calls]
         follows = np.isin(calls - 1, calls)
         self.move_pauses(calls[follows] - 1, behind[follows])
-        gone = self._chosen(calls)
-        gone[len(self.calls) :] = np.append(gone[: len(self.calls)], False)[self.causality.segments.activities.call]
-        self.remove(gone)
+        self.remove(self._with_issued(calls))
         later = np.zeros(len(self.causality.segments), np.int64)
         np.add.at(later, behind, took)
         host = self._edges.kind == HOST
@@ -176,19 +171,17 @@ class Changes:
         """Scale activities by `factor`; an activity that starts while one of them runs is moved by the same amount."""
         edges = self._edges
         chosen = self._chosen(activities + len(self.calls))
-        self._scale((edges.kind == DEVICE) & chosen[edges.target // 2], factor)
+        self._scale(self._own_times(activities), factor)
         self._scale((edges.kind == ORDER) & (edges.source % 2 == 0) & chosen[edges.source // 2], factor)
 
     def lengthen_activities(self, activities: Ints, by_ns: int) -> None:
         """Let each of these activities take this much longer."""
-        own = (self._edges.kind == DEVICE) & self._chosen(activities + len(self.calls))[self._edges.target // 2]
-        self._weight[own] += by_ns
+        self._weight[self._own_times(activities)] += by_ns
 
     def shorten_activities(self, activities: Ints, share: float, most_ns: int) -> None:
         """Shorten activities by this share of their duration, at most by `most_ns`."""
-        own = (self._edges.kind == DEVICE) & self._chosen(activities + len(self.calls))[self._edges.target // 2]
-        less = np.minimum(self._weight[own] * share, most_ns).astype(np.int64)
-        self._weight[own] -= less
+        own = self._own_times(activities)
+        self._weight[own] -= np.minimum(self._weight[own] * share, most_ns).astype(np.int64)
 
     def add(self, edges: Edges) -> None:
         """Add dependencies between points."""
@@ -198,6 +191,16 @@ class Changes:
         """The changed graph."""
         added = joined(self._added) if self._added else None
         return self.causality.dag.changed(self._weight, self._residual, added)
+
+    def _with_issued(self, calls: Ints) -> Bools:
+        """Which segments are these calls, or activities that they issue."""
+        gone, count = self._chosen(calls), len(self.calls)
+        gone[count:] = np.append(gone[:count], False)[self.causality.segments.activities.call]
+        return gone
+
+    def _own_times(self, activities: Ints) -> Bools:
+        """The edges inside these activities."""
+        return (self._edges.kind == DEVICE) & self._chosen(activities + len(self.calls))[self._edges.target // 2]
 
     def _chosen(self, segments: Ints) -> Bools:
         chosen = np.zeros(len(self.causality.segments), bool)
@@ -281,31 +284,28 @@ def _windows(causality: Causality, steps: Steps) -> Windows:
     return Windows(chosen, at, letter, window, (launched > before) & ~launch & (window >= 0))
 
 
-class Edit(Protocol):
-    """One change of a what-if."""
+class Edit:
+    """One change of a what-if, a dataclass. `words` describe it, with its fields in braces."""
+
+    words = ""
 
     def half_margin(self, speedup: float, level: str | None, fits: Fits) -> float | None:
         """By how much the logarithm of that prediction may be off, for a recording at that level of tracing (None: made
         without a profiler); None if no case of its kind was measured.
         """
+        return None
 
     @property
     def label(self) -> str:
         """A short description."""
+        return self.words.format(**vars(self))
 
     def apply(self, changes: Changes, steps: Steps) -> list[str]:
         """Apply the edit; return the assumptions that a reader must know."""
+        raise NotImplementedError
 
 
-class Unmeasured:
-    """An edit whose predictions were never checked by a measurement."""
-
-    def half_margin(self, speedup: float, level: str | None, fits: Fits) -> float | None:
-        """Not known."""
-        return None
-
-
-class FewerCalls:
+class FewerCalls(Edit):
     """An edit that only removes calls."""
 
     def half_margin(self, speedup: float, level: str | None, fits: Fits) -> float | None:

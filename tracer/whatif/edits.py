@@ -24,7 +24,7 @@ from tracer.model.columns import among, firsts, grouped, lasts, most_common, pai
 from tracer.model.fits import fits_for
 from tracer.model.intervals import Bools, Ints
 from tracer.model.schema import MISSING
-from tracer.whatif.changes import Changes, Edit, FewerCalls, Unmeasured, Windows, windows
+from tracer.whatif.changes import Changes, Edit, FewerCalls, Windows, windows
 from tracer.whatif.graph_edits import IntoGraph, OneGraph
 from tracer.whatif.needed import bringing_copies, needed_syncs, reading_syncs, sending_copies
 
@@ -85,16 +85,13 @@ class WithoutSyncs(FewerCalls):
 
 
 @dataclass(frozen=True)
-class ScaleKernels(Unmeasured):
+class ScaleKernels(Edit):
     """Kernels with matching names take `factor` times as long."""
 
     pattern: str
     factor: float
 
-    @property
-    def label(self) -> str:
-        """A short description."""
-        return f"kernels {self.pattern} × {self.factor:g}"
+    words = "kernels {pattern} × {factor:g}"
 
     def apply(self, changes: Changes, steps: Steps) -> list[str]:
         """Scale the kernels.
@@ -115,15 +112,12 @@ class ScaleKernels(Unmeasured):
 
 
 @dataclass(frozen=True)
-class ScaleHost(Unmeasured):
+class ScaleHost(Edit):
     """The host code between calls takes `factor` times as long."""
 
     factor: float
 
-    @property
-    def label(self) -> str:
-        """A short description."""
-        return f"host code × {self.factor:g}"
+    words = "host code × {factor:g}"
 
     def apply(self, changes: Changes, steps: Steps) -> list[str]:
         """Scale it."""
@@ -132,15 +126,12 @@ class ScaleHost(Unmeasured):
 
 
 @dataclass(frozen=True)
-class ScaleHostCompute(Unmeasured):
+class ScaleHostCompute(Edit):
     """The products and attention that the host computes as a device take `factor` times as long."""
 
     factor: float
 
-    @property
-    def label(self) -> str:
-        """A short description."""
-        return f"host compute × {self.factor:g}"
+    words = "host compute × {factor:g}"
 
     def apply(self, changes: Changes, steps: Steps) -> list[str]:
         """Scale them.
@@ -155,15 +146,12 @@ class ScaleHostCompute(Unmeasured):
 
 
 @dataclass(frozen=True)
-class SyncLatency(Unmeasured):
+class SyncLatency(Edit):
     """Every host sync returns this many µs later than recorded (if negative, earlier), as on another platform."""
 
     later_us: float
 
-    @property
-    def label(self) -> str:
-        """A short description."""
-        return f"syncs {self.later_us:+g} µs"
+    words = "syncs {later_us:+g} µs"
 
     def apply(self, changes: Changes, steps: Steps) -> list[str]:
         """Delay them."""
@@ -182,10 +170,7 @@ class FollowStrategy(FewerCalls):
 
     name: str
 
-    @property
-    def label(self) -> str:
-        """A short description."""
-        return self.name
+    words = "{name}"
 
     def apply(self, changes: Changes, steps: Steps) -> list[str]:
         """Remove the calls that the strategy does not make.
@@ -290,10 +275,10 @@ def _choose_on_device(changes: Changes, steps: Steps) -> str:
 
 
 @dataclass(frozen=True)
-class MergedCopies(Unmeasured):
+class MergedCopies(Edit):
     """Merge the copies before each run of launches into one, with the sync of the last one."""
 
-    label = "input copies merged"
+    words = "input copies merged"
 
     def apply(self, changes: Changes, steps: Steps) -> list[str]:
         """Keep only the last copy of each window, and syncs after which the host reads.
@@ -316,10 +301,10 @@ class MergedCopies(Unmeasured):
 
 
 @dataclass(frozen=True)
-class LaunchFirst(Unmeasured):
+class LaunchFirst(Edit):
     """Move the host work between reading a result and the next launch to after that launch."""
 
-    label = "host work after the launch"
+    words = "host work after the launch"
 
     def apply(self, changes: Changes, steps: Steps) -> list[str]:
         """Move the host code; calls stay where they are.
@@ -354,12 +339,12 @@ def _until_launch(edit: str, changes: Changes, steps: Steps) -> tuple[Ints, Ints
 
 
 @dataclass(frozen=True)
-class CopiesBehind(Unmeasured):
+class CopiesBehind(Edit):
     """Enqueue the copies between reading a result and the next launch, whose values are known one step ahead, after the
     launch of the previous step.
     """
 
-    label = "input copies after the launch"
+    words = "input copies after the launch"
 
     def apply(self, changes: Changes, steps: Steps) -> list[str]:
         """Move the calls with the host code between them; on the device the copies follow the launched work.
@@ -397,10 +382,10 @@ def _behind_launch(causality: Causality, calls: Ints, launches: Ints) -> Edges:
 
 
 @dataclass(frozen=True)
-class ReadLater(Unmeasured):
+class ReadLater(Edit):
     """Launch the next step before the result of this one is read: the device samples the token."""
 
-    label = "device sampling, results read a step later"
+    words = "device sampling, results read a step later"
 
     def apply(self, changes: Changes, steps: Steps) -> list[str]:
         """Make the waits for results return immediately; everything else is unchanged.

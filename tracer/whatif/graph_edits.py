@@ -30,7 +30,7 @@ from tracer.model.fits import Fits, fits_for
 from tracer.model.intervals import Bools, Floats, Ints
 from tracer.model.schema import PYTHON_FUNCTION
 from tracer.model.tables import MEMSETS
-from tracer.whatif.changes import Changes, Unmeasured, windows
+from tracer.whatif.changes import Changes, Edit, windows
 
 _LACKING: Final = 0.1
 """The maximum share of steps whose eager launches are not all known. They are not changed, and the speed-up is the
@@ -43,7 +43,7 @@ _MOST: Final = 0.5
 
 
 @dataclass(frozen=True)
-class OneGraph:
+class OneGraph(Edit):
     """Make every run of launches one graph launch.
 
     Attributes:
@@ -295,7 +295,7 @@ def _eager_launches(causality: Causality, steps: Steps) -> EagerLaunches:
 
 
 @dataclass(frozen=True)
-class IntoGraph(Unmeasured):
+class IntoGraph(Edit):
     """Move kernels that are launched individually outside a graph into it.
 
     Attributes:
