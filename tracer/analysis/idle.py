@@ -68,7 +68,6 @@ class Gaps(Columns):
     """Gaps.
 
     Attributes:
-        step, device: of each.
         start, end: ns: the end of the step's last compute, and the start of the next step's first one, or the same.
         this_start, next_start: the starts of both steps, ns.
         split: its causes, which add up to it, and their parts.
@@ -103,7 +102,6 @@ class Periods(Columns):
     """The periods of steps on devices, by device, host and begin.
 
     Attributes:
-        device, step: of each.
         at: the position of the step.
         host: the number of its process and thread.
         begin, over, until: ns: where its first compute starts, where its last one ends, and where the next step starts.
@@ -132,7 +130,6 @@ class Holes(Columns):
 
     Attributes:
         start, end: ns.
-        device, host: of each.
         process, correlation, at, next: of the compute after it: its process, correlation, step (position) and name.
         period: the position of its period.
         place: the position of its place in `PLACES`.
@@ -163,7 +160,6 @@ class StepIdle(Columns):
     """The idle time of a step on a device: a row per step that is followed by another, times in ns.
 
     Attributes:
-        device, step: of each.
         period, busy, communication, others, idle: the period, and its four parts.
         between_steps, before_graph, between_kernels, after_graph: the idle time in each of `PLACES`.
         graph_kernels, graph_busy, graph_union: of CUDA graphs whose nodes were traced, the number of kernels, the sum
@@ -185,18 +181,12 @@ class StepIdle(Columns):
     graph_busy: Ints
     graph_union: Ints
 
-    def at(self, place: str) -> Ints:
-        """The idle time in one of `PLACES`, ns."""
-        found: Ints = getattr(self, place)
-        return found
-
 
 @dataclass(frozen=True, eq=False)
 class Pieces(Columns):
     """The pieces of holes in which the device idles.
 
     Attributes:
-        step, device: of each.
         start, end: ns.
         place: one of `PLACES`.
         next: the name of the compute after the hole.
@@ -285,7 +275,7 @@ class IdleReport:
         has a period."""
         if not len(self.periods):
             return {}
-        of_places = {place: float(self.periods.at(place).mean() / 1e3) for place in PLACES}
+        of_places = {place: float(getattr(self.periods, place).mean() / 1e3) for place in PLACES}
         return statistics(self.periods.idle) | of_places
 
     @property

@@ -27,7 +27,7 @@ from tracer.analysis.call_sites import (
     stacks,
     with_chains,
 )
-from tracer.analysis.idle import IdleReport
+from tracer.analysis.idle import IdleReport, Pieces
 from tracer.analysis.tokens import Steps
 from tracer.model.columns import Columns, Names, Texts, grouped, numbers, positions, within
 from tracer.model.intervals import Bools, Floats, Ints, covered, touching, union
@@ -64,12 +64,9 @@ class IdleSites(Columns):
 
 
 @dataclass(frozen=True, eq=False)
-class _Pieces(Columns):
-    """Idle pieces: device, start and end (ns), and the process and thread of their step."""
+class _Pieces(Pieces):
+    """Idle pieces, with the process and thread of their step."""
 
-    device: Ints
-    start: Ints
-    end: Ints
     process: Ints
     thread: Ints
 
@@ -110,9 +107,8 @@ def idle_stacks(trace: Trace, steps: Steps, idle: IdleReport) -> dict[str, int]:
 
 def _pieces(steps: Steps, idle: IdleReport) -> _Pieces:
     """The idle pieces."""
-    pieces, rows = idle.pieces, steps.rows
-    at = positions([pieces.step], [rows.step])
-    return _Pieces(pieces.device, pieces.start, pieces.end, rows.process[at], rows.thread[at])
+    at = positions([idle.pieces.step], [steps.rows.step])
+    return _Pieces.from_table(idle.pieces, process=steps.rows.process[at], thread=steps.rows.thread[at])
 
 
 def _cut(trace: Trace, steps: Steps, idle: IdleReport) -> Iterator[tuple[int, int, Ints, Ints]]:

@@ -112,7 +112,6 @@ class Ranks(Columns):
     """Ranks.
 
     Attributes:
-        process, thread, device: of each.
         steps, steps_per_s: NaN if it has no rate.
         window_us: per step, from the first compute to the end of the last, over the steps. Its parts are compute_us,
             communication_us (while nothing computes), others_us (the device works only for other hosts) and idle_us.

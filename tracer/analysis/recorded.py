@@ -71,7 +71,6 @@ class StepTimes(Columns):
     """Times of steps, µs; NaN if unknown.
 
     Attributes:
-        step: of each.
         period: to the next step.
         compute: first start to last end.
         busy: union of its kernels.
@@ -122,7 +121,6 @@ class StepKernels(Columns):
     """The kernels of each step.
 
     Attributes:
-        step: of each.
         name, blocks: what identifies comparable kernels: the short name and the grid's class, its blocks rounded up to
             a power of two.
         calls, us: their number, and their time.

@@ -54,7 +54,6 @@ class StreamTimes(Columns):
     """Streams.
 
     Attributes:
-        device, process, stream: of each.
         kernels: a graph traced at graph level counts as one kernel of the stream that launched it.
         copies, bytes: MISSING bytes where the recording lacks the size of a copy.
         busy_us, compute_us: the unions of all its work, and of its compute.
@@ -84,7 +83,6 @@ class DeviceTimes(Columns):
     """Devices.
 
     Attributes:
-        device: of each.
         streams: their number.
         window_us, busy_us, busy_share: busy is the union over its streams.
         communication_us: while nothing computes.
@@ -170,7 +168,6 @@ class Bubbles(Columns):
     """Bubbles, by device and start.
 
     Attributes:
-        step, device: of each.
         start, end, length: ns; the length is without communication between start and end.
         split: its causes; without communication they add up to the length.
         calls, graph_launch: as in `gaps.Gaps`.
@@ -204,7 +201,6 @@ class StreamWaits(Columns):
     """What streams wait for.
 
     Attributes:
-        device, process, stream: of each.
         steps: in which it has an activity.
         idle_us: mean per such step; the following columns are its parts, see `WAITS`.
         waits_on: the stream it waits for most, or MISSING.
@@ -306,7 +302,6 @@ class _Turns(Columns):
     """The activities of steps, and the end of each stream's part in each step (`last`), by device, step and stream.
 
     Attributes:
-        device, process, stream, step, correlation: of each.
         start, end: ns; both the end of the step's compute, of an end.
         first, final: the start and the end of the step's compute on the device, ns.
         issued: the return of its call, ns.

@@ -222,11 +222,10 @@ def poll_loops(trace: Trace) -> Polls:
 
 def _loops(trace: Trace, first: Ints, last: Ints, queries: Ints | None = None) -> Polls:
     """The loops between these rows of `trace.api`."""
-    found = trace.api[last]
-    return Polls(
-        trace.api.start[first], found.end, found.process, found.thread, found.correlation, found.name,
-        np.full(len(last), POLL), np.full(len(last), MISSING),
-        Names(np.zeros(len(last), np.int64), np.array([""], dtype=object)), last if queries is None else queries,
+    nothing = Names(np.zeros(len(last), np.int64), np.array([""], dtype=object))
+    return Polls.from_table(
+        trace.api[last], start=trace.api.start[first], letter=np.full(len(last), POLL),
+        stream=np.full(len(last), MISSING), kind=nothing, queries=last if queries is None else queries,
     )  # fmt: skip
 
 

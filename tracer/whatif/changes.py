@@ -243,7 +243,6 @@ class Windows(Columns):
     Attributes:
         call: their positions.
         at: their positions in `steps`.
-        letter: of each.
         window: the number of the next run of launches in its step, that of its own run for a launch, -1 for a call
             after the last one, such as the fetch of the result.
         between: whether the step has launches both before and after it.
