@@ -25,15 +25,9 @@ class Script:
     def call(self, name: str, start: int, end: int, thread: int = THREAD, process: int = PROCESS) -> int:
         self._correlation += 1
         self.rows["api"].append(
-            {
-                "name": name,
-                "start": start,
-                "end": end,
-                "thread": thread,
-                "process": process,
-                "correlation": self._correlation,
-            }
-        )
+            {"name": name, "start": start, "end": end, "thread": thread, "process": process,
+             "correlation": self._correlation}
+        )  # fmt: skip
         return self._correlation
 
     def launch(

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from tests.recordings import SAMPLES
 from tests.tracer.handmade import THREAD, Script
 from tests.tracer.nsys_exports import RECORDING, export
-from tests.tracer.test_truths import SHARED
 from tests.tracer.truths import facts_of, rows, run
 from tracer import analyse, formats
 from tracer.analysis.call_sites import (
@@ -39,7 +38,6 @@ from tracer.scrub import scrub
 
 LLAMA_CPP = Path(__file__).parent / "data" / "llamacpp-light-call-sites.tar.gz"
 """llama-bench (sccc, one H100) under the light recorder with --call-sites, of a build with symbols; scrubbed."""
-VLLM = SHARED / "vllm" / "torch-stack-b1.json.gz"
 
 
 def sites_at(trace: Trace, *times: int, thread: int = THREAD, process: int = 100) -> list[list[str]]:
@@ -191,16 +189,6 @@ def test_chains_of_an_export_name_the_functions_of_syncs_and_are_written_again(t
         again = formats.read(tmp_path / name)
         pd.testing.assert_frame_equal(again["callchains"], trace["callchains"])
         pd.testing.assert_series_equal(again["api"]["callchain"], trace["api"]["callchain"])
-
-
-@pytest.mark.skipif(not VLLM.exists(), reason="the recording is not here")
-def test_vllm_waits_in_one_line_of_its_source() -> None:
-    found = facts_of("syncs", VLLM, "--call-sites")["call_sites"]
-    of = {one["what"]: (one["site"], one["through"]) for one in found}
-    assert of["sync"] == ("vllm/v1/worker/gpu/async_utils.py(48): get_output",
-                          "torch/cuda/streams.py(245): synchronize")  # fmt: skip
-    assert of["graph launch"][0] == "vllm/v1/worker/gpu/cudagraph_utils.py(302): run_fullgraph"
-    assert {one["source"] for one in found} == {PYTHON}
 
 
 def test_each_call_of_llama_cpp_is_made_by_its_function_of_ggml(tmp_path: Path) -> None:

@@ -58,17 +58,6 @@ def test_graphs_are_stretched_by_kernel_and_by_length_as_the_benchmark_found() -
     assert RESULT["stretch"]["constants"] == asdict(H200.stretch)
 
 
-@pytest.mark.parametrize(("strategy", "rate", "gap_us"), [("sccc", 748.7, 78.1), ("saaas", 759.5, 58.6)])
-def test_the_rate_gives_the_gap_at_either_level(strategy: str, rate: float, gap_us: float) -> None:
-    """1 / rate - what the device is busy at graph level."""
-    for level, error in (("graph", 0.05), ("node", 0.10)):
-        found = analyse(read(LLAMA[strategy, level]), untraced_steps_per_s=rate).gaps
-        assert found.untraced_gap_us["p50"] == pytest.approx(gap_us, rel=error)
-        assert (found.estimated is not None) == (level == "node")
-        assert found.estimated is None or found.estimated.holds(gap_us)
-        assert sum(found.corrected().causes_us.values()) == pytest.approx(found.untraced_gap_us["mean"])
-
-
 @pytest.mark.parametrize("level", ["graph", "node"])
 def test_without_a_rate_a_recording_is_left_uncorrected_and_says_so(level: str, tmp_path: Path) -> None:
     trace = read(LLAMA["sccc", level])

@@ -86,22 +86,6 @@ def test_eager_launches_of_the_light_pass_are_not_kernels_of_a_step() -> None:
     assert rows(found.kernels(), "us") == [1.75, 1.25, 0.5]
 
 
-def test_copies_on_one_stream_follow_each_other() -> None:
-    passes = []
-    for device in (None, 400):
-        script = Script()
-        for at in (0, LIGHT):
-            script.range("token", at, at + LIGHT)
-            for n in range(3):
-                start = at + 100 * n + (0 if device is None else 1000 + 300 * n)
-                script.copy((at + 100 * n, at + 100 * n + 50), (start, start + (device or 0)))
-            script.launch((at + 400, at + 500), (at + 4000, at + 5000))
-        passes.append(sourced(script, "cupti" if device else "light"))
-    found = placed(*passes)
-    assert found is not None
-    assert rows(found.trace["memcpys"], "start", "end")[:3] == [[1000, 1400], [1400, 1800], [1800, 2200]]
-
-
 def test_steps_behind_the_node_pass_get_its_last_step() -> None:
     """Where attention grows, that is the nearest one."""
     found = placed(light_pass(5), node_pass(2, numbered=True))

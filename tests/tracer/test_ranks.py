@@ -1,9 +1,5 @@
-"""Ranks that wait for each other and hosts of different rates; exact truths are in data/truths/ranks.toml.
+"""Ranks that wait for each other and hosts of different rates; exact truths are in data/truths/ranks.toml."""
 
-Recordings of ranks and of engines that share a device lie beside the repository; skipped where these are absent.
-"""
-
-import lzma
 from pathlib import Path
 
 import numpy as np
@@ -12,15 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.tracer.handmade import Script
-from tests.tracer.truths import facts_of, rows, run, value
+from tests.tracer.truths import facts_of, rows, run
 from tracer import Trace, analyse, compare, formats
 from tracer.analysis.ranks import waiting
 from tracer.analysis.recording import Recording
 
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL"
 PERIOD, STEPS = 10_000, 5
-SHARED = Path(__file__).parents[3] / "shared" / "recordings"
-beside = pytest.mark.skipif(not SHARED.is_dir(), reason="no recordings beside the repository")
 
 
 def ranks(arrivals: list[int]) -> Trace:
@@ -101,28 +95,3 @@ def test_steps_that_doubt_leaves_alone_have_no_rate(left_out: list[int], rate: f
     steps = analyse(trace := script.trace).steps.without(np.array(left_out), [], ["the clock jumped"])
     found = Recording.of_steps(trace, steps).figures("steps").steps_per_s
     assert found == (None if rate is None else pytest.approx(rate))
-
-
-def unpacked(name: str, into: Path) -> Recording:
-    path = into / Path(name).stem
-    path.write_bytes(lzma.decompress((SHARED / name).read_bytes()))
-    return analyse(formats.read(path, whole=False))
-
-
-@beside
-def test_two_ranks_are_two_devices_whatever_their_processes_call_them(tmp_path: Path) -> None:
-    names = ("syn_1a_tp2_dev01", "syn_1b_tp2_both_dev0")
-    by_number, both_0 = (unpacked(f"serving/{name}.sqlite.xz", tmp_path) for name in names)
-    columns = ("device", "steps", "collectives", "compute_us", "idle_us")
-    table = rows(value(both_0, "ranks").table, *columns)
-    assert table == rows(value(by_number, "ranks").table, *columns)
-    assert rows(both_0.gaps.table, "device", "gap") == rows(by_number.gaps.table, "device", "gap")
-    assert [row[:3] for row in table] == [[0, 30, 34], [1, 30, 34]]
-    assert value(both_0, "ranks").waited_for is None  # both come at once
-
-
-@beside
-def test_the_rank_that_starts_last_is_waited_for(tmp_path: Path) -> None:
-    """Both clocks are one here, so who starts last can be looked up: device 1, in 22 of 33 exchanges."""
-    found = value(unpacked("public/nsysai_mfu_2gpu_before.sqlite.xz", tmp_path), "ranks")
-    assert found.waited_for["device"] == 1

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given, reject, settings
 
 from tests.recordings import SAMPLES
-from tests.tracer.bases import COMPUTED, based, light, looped, period_ns, predicted, step_ns
+from tests.tracer.bases import based, light, looped, period_ns, predicted, step_ns
 from tests.tracer.handmade import Script
-from tests.tracer.machine import KERNEL, LAUNCH, PAUSE_AFTER, RETURN, SAMPLING, SYNC, recorded
+from tests.tracer.machine import KERNEL, LAUNCH, PAUSE_AFTER, SAMPLING, recorded
 from tests.tracer.test_causality import programs
 from tests.tracer.test_ranks import engines
-from tests.tracer.truths import rows
+from tests.tracer.truths import DATA, rows
 from tracer import Trace, analyse, read
-from tracer.analysis.path.graph import RETURN as RETURN_KIND
-from tracer.errors import CannotTellError, EmptyTraceError, TraceError, UnsafePlanError, UsageError
+from tracer.errors import CannotTellError, EmptyTraceError, IntertokenError, TraceError, UnsafePlanError, UsageError
+from tracer.files.bounded import tomllib
 from tracer.model.fits import fits_of
 from tracer.model.trace import LIGHT
 from tracer.whatif.base import CORRECTED, PLAIN, TRACED
@@ -52,6 +54,32 @@ def check_period(found: Prediction, ns: float) -> None:
     assert found.predicted.period_us * 1e3 == pytest.approx(ns)
 
 
+EDITS = {edit.__name__: edit for edit in (
+    FollowStrategy, ScaleHost, ScaleHostCompute, ScaleKernels, SyncLatency, WithoutSyncs)}  # fmt: skip
+WHY = {"READS": READS, "REUSES": REUSES, "ORDERS": ORDERS.format(9, 7)}
+
+
+def test_what_is_told_of_programs() -> None:
+    for told in tomllib.loads((DATA.parent / "whatif.toml").read_text(encoding="utf-8"))["truth"]:
+        name, tokens = told["name"], told.get("tokens", 8)
+        trace = looped(told["program"], tokens) if "program" in told else recorded(told["machine"])
+        edits = [EDITS[kind](*(tuple(each) if isinstance(each, list) else each for each in given))
+                 for kind, *given in told["edits"]]  # fmt: skip
+        if "fails" in told:
+            with pytest.raises(IntertokenError, match=told["fails"]):
+                predicted(trace, *edits)
+            continue
+        found, period = predicted(trace, *edits), step_ns(looped(told["like"]) if "like" in told else trace)
+        if "speedup" in told:
+            assert found.speedup.estimate == told["speedup"], name
+        else:
+            assert found.before.period_us * 1e3 == pytest.approx(step_ns(trace)), name
+            assert found.predicted.period_us * 1e3 == pytest.approx(period + told.get("change", 0)), name
+        assert not told.get("notes") or found.notes == [
+            re.sub("[A-Z]+$", lambda why: WHY[why[0]], note) for note in told["notes"]
+        ]
+
+
 @pytest.mark.parametrize("strategy", LADDER)
 def test_every_strategy_is_predicted_exactly_from_sccc(strategy: str) -> None:
     """Without noise, to the nanosecond; ggg's launches have no host code between them."""
@@ -63,36 +91,6 @@ def test_every_strategy_is_predicted_exactly_from_sccc(strategy: str) -> None:
     assert found.of_steps.low == found.of_steps.estimate == found.of_steps.high  # every step is like the others
     half = FITS.margins.half_width(FITS.margins.fewer_calls, found.speedup.estimate)
     assert found.speedup.bounds == pytest.approx(tuple(found.speedup.estimate * np.exp(half * s) for s in (-1, 1)))
-
-
-HYBRID = {  # parts on the device and on the host alternate, as with experts on the host, which get two inputs
-    "sccc": "scscs l fs fs h " * 3 + "scscs l fs",
-    "saaas": "sccs l ffs h " * 3 + "sccs l fs",
-    "aaas": "ccs l ffs h " * 3 + "ccs l fs",
-    "aaag": "cc l ffs h " * 3 + "cc l fs",
-}
-
-
-@pytest.mark.parametrize("strategy", ["saaas", "aaas", "aaag"])
-def test_strategies_of_a_hybrid_step_are_predicted_exactly(strategy: str) -> None:
-    """The copies behind what the host computes wait for it, and that waits for the copy that brings its input."""
-    found = predicted(looped(HYBRID["sccc"]), FollowStrategy(strategy))
-    check_period(found, step_ns(looped(HYBRID[strategy])))
-    assert found.before.period_us * 1e3 == step_ns(looped(HYBRID["sccc"]))
-
-
-def test_what_the_host_computes_stays_when_syncs_or_pauses_go_and_is_scaled_exactly() -> None:
-    redundant, base = looped(HYBRID["aaag"].replace("ffs h", "ffss h")), looped(HYBRID["aaag"])
-    check_period(predicted(redundant, WithoutSyncs((2, 4, 6))), step_ns(base))
-    assert step_ns(redundant) - step_ns(base) == 3 * (SYNC + PAUSE_AFTER["sync"])
-    faster = predicted(base, ScaleHost(0)).predicted.period_us * 1e3
-    assert 0 < step_ns(base) - faster < 200
-    for factor in (0, 2):
-        change = 3 * COMPUTED * (factor - 1)
-        check_period(predicted(base, ScaleHostCompute(factor)), step_ns(base) + change)
-        check_period(predicted(base, ScaleHost(0), ScaleHostCompute(factor)), faster + change)
-    with pytest.raises(UsageError, match="the host computes no products"):
-        predicted(recorded("sccc"), ScaleHostCompute(2))
 
 
 def test_the_new_timeline_lacks_the_calls_that_are_gone() -> None:
@@ -128,41 +126,6 @@ def test_without_an_edit_the_recording_comes_out_and_without_syncs_nothing_ends_
         assert all(after[number] <= end for number, end in before.items())
 
 
-def test_a_sync_beside_the_path_gains_nothing_and_one_on_it_its_own_time() -> None:
-    trace = looped("crl wfss", 10)  # once more, for nothing
-    assert predicted(trace, WithoutSyncs((1,))).speedup.estimate == 1
-    idle = predicted(trace, WithoutSyncs((3,)))
-    assert idle.before.period_us - idle.predicted.period_us == pytest.approx((5 + 4) / 1e3)
-    with pytest.raises(UnsafePlanError, match=f"sync 2 cannot be removed: {READS}"):
-        predicted(trace, WithoutSyncs((2,)))
-    with pytest.raises(UsageError, match="no step has a sync 4; they have 3 at most"):
-        predicted(trace, WithoutSyncs((4,)))
-
-
-@pytest.mark.parametrize(
-    ("program", "kept"),
-    [("CS l fs", [ORDERS.format(9, 7), READS]), ("c l s", [REUSES])],  # between streams; before the host writes again
-)
-def test_needed_syncs_stay(program: str, kept: list[str]) -> None:
-    found = predicted(looped(program, 6), WithoutSyncs())
-    assert found.speedup.estimate == 1
-    assert found.notes == [f"sync {at} is kept: {why}" for at, why in enumerate(kept, 1)]
-
-
-def test_kernels_host_code_and_syncs_scale() -> None:
-    trace = recorded("aaag")
-    base, pauses = period_ns(trace), 5 * PAUSE_AFTER["copy"] + SAMPLING + PAUSE_AFTER["sync"]
-    for edits, change in (
-        ([ScaleKernels("^k$", 0.5)], -KERNEL / 2), ([SyncLatency(0.02)], 20), ([SyncLatency(-0.004)], -4),
-        ([ScaleHost(0)], -pauses), ([ScaleHost(0), ScaleKernels("k", 2)], KERNEL - pauses),
-    ):  # fmt: skip
-        check_period(predicted(trace, *edits), base + change)
-    with pytest.raises(UsageError, match=r"no kernel matches 'mul'; the recording has .*k"):
-        predicted(trace, ScaleKernels("mul", 1))
-    with pytest.raises(UsageError, match="not a valid regular expression"):
-        predicted(trace, ScaleKernels("(", 1))
-
-
 @pytest.mark.parametrize(("kernel", "shrinks"), [("second", 50), ("first", 100), (".", 150)])
 def test_a_kernel_that_waited_for_the_one_before_shrinks_by_its_own_part(kernel: str, shrinks: int) -> None:
     """The second of two overlapping kernels runs alone for 100 of its 200 ns, the first for all of them."""
@@ -173,13 +136,6 @@ def test_a_kernel_that_waited_for_the_one_before_shrinks_by_its_own_part(kernel:
         script.kernel(at + 130, at + 330, script.rows["api"][-1]["correlation"], name="second")
         script.sync(at + 40, at + 340)
     check_period(predicted(script.trace, ScaleKernels(kernel, 0.5)), 2000 - shrinks)
-
-
-@pytest.mark.parametrize(("before", "behind", "left"), [(0, 40, 44), (40, 0, 44), (20, 20, 24)])
-def test_with_a_call_goes_the_shorter_pause_beside_it(before: int, behind: int, left: int) -> None:
-    """The longer one belongs to the neighbours, such as the code that prepares the next copy."""
-    found = predicted(looped(f"c {before} s {behind} l fs"), WithoutSyncs((1,)))
-    check_period(found, step_ns(looped(f"c {left - PAUSE_AFTER['copy']} l fs")))
 
 
 @pytest.mark.parametrize("size", [4, 64_000])
@@ -206,16 +162,6 @@ def test_a_device_does_not_idle_while_the_step_before_computes() -> None:
     found = predicted(light(script.trace), ScaleKernels("layers", 2))
     assert found.predicted.period_us == pytest.approx(1.98)
     assert found.before.idle_us["p50"] == found.predicted.idle_us["p50"] == pytest.approx(0.02)
-
-
-def test_what_the_host_reads_between_two_launches_is_still_read() -> None:
-    """Whatever the strategy; and ggg would have the device do what the host does with it."""
-    trace = looped("cs l fs cs l fs")
-    for strategy, syncs in (("saaas", 4), ("aaag", 2)):
-        assert len(predicted(trace, FollowStrategy(strategy)).trace["syncs"]) == 8 * syncs
-    with pytest.raises(UnsafePlanError, match="the host reads a copy's result between two launches"):
-        predicted(trace, FollowStrategy("ggg"))
-    assert len(predicted(looped("cs l cs l fs"), FollowStrategy("ggg")).trace["syncs"]) == 0
 
 
 def test_ggg_is_not_for_steps_that_the_host_computes_a_part_of() -> None:
@@ -308,22 +254,6 @@ def test_a_traced_recording_tells_of_the_engine_only_with_a_rate() -> None:
     for rate, why in ((1e9 / KERNEL, "tracing stretched the kernels"), (1e9 / base / 2, "that rate is from another r")):
         with pytest.raises(TraceError, match=why):
             predicted(trace, edit, rate=rate)
-
-
-def test_launches_of_graphs_lose_their_records_first_and_waits_keep_their_return() -> None:
-    """With a rate that these account for, the host's other times stay: what they make up is known, not of the rest."""
-    trace, period = recorded("sccc"), period_ns(recorded("sccc"))
-    little, more, slower = (based(trace, 1e9 / (period + change)) for change in (-10, -100, 50))
-    assert little.assumed.host == 1
-    assert 0 < little.assumed.graph_launch < 1
-    assert more.assumed.host < 0.95
-    assert more.assumed.graph_launch == FITS.launch_left("node")
-    assert slower.assumed.host > 1
-    assert slower.corrected.period_us * 1e3 == pytest.approx(period + 50, abs=12)
-    edges = more.causality.dag.edges
-    returns = (edges.kind == RETURN_KIND) & (edges.weight == RETURN)
-    assert returns.sum() >= 12
-    assert np.median((more.time[edges.target] - more.time[edges.source])[returns]) == RETURN
 
 
 def test_where_no_time_passes_there_is_no_speedup() -> None:

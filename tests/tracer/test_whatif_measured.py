@@ -15,13 +15,12 @@ from tests.tracer.bases import based, predicted
 from tests.tracer.engines import Host
 from tests.tracer.handmade import Script
 from tests.tracer.steady import trace_of
-from tests.tracer.truths import facts_of, rows, run
+from tests.tracer.truths import facts_of, run
 from tracer import analyse, read, write
 from tracer.analysis.interval import SHOWN
-from tracer.analysis.path.paths import BESIDE_SYNC
 from tracer.model import run_json
 from tracer.whatif.advice import engine_of
-from tracer.whatif.edits import FollowStrategy, ScaleHost, WithoutSyncs
+from tracer.whatif.edits import FollowStrategy, ScaleHost
 from tracer.whatif.prediction import predict
 
 LADDER = ["saaas", "aaas", "aaag", "ggg"]
@@ -60,30 +59,6 @@ def test_a_node_pass_with_the_rate_predicts_what_was_measured(mode: str) -> None
         found = predict(base, [FollowStrategy(strategy)])
         assert found.speedup.holds(rate(ours(strategy, mode)) / rate(ours("sccc", mode))), strategy
         assert found.speedup.estimate > 1
-
-
-@pytest.mark.parametrize("level", ["graph", "node"])
-def test_saaas_of_llama_cpp_is_predicted_from_a_traced_recording(level: str) -> None:
-    """Measured without a profiler: +1.4 %. A prediction is not corrected again."""
-    found = predicted(read(LLAMA["sccc", level]), FollowStrategy("saaas"), rate=748.7)
-    assert found.speedup.estimate == pytest.approx(759.5 / 748.7, abs=0.01)
-    assert found.speedup.estimate > 1.002
-    assert found.before.tokens_per_s == pytest.approx(748.7)
-    again = predicted(found.trace)
-    assert again.before.period_us == pytest.approx(found.predicted.period_us)
-    assert level == "node" or again.before.gap_us["p50"] == pytest.approx(found.predicted.gap_us["p50"], rel=0.02)
-
-
-def test_a_sync_of_a_cupy_loop_is_beside_the_path_and_costs_nothing() -> None:
-    """Measured without a profiler: 0.9996 [0.9989, 1.0006]."""
-    trace = read(SAMPLES / "sync-beside")
-    calls = rows(analyse(trace).path.calls, "letter", "on_path_us", "slack_us", "verdict")
-    on_path, slack, verdict = next(of for letter, *of in calls if letter == "s")
-    assert (on_path, verdict) == (0, BESIDE_SYNC)
-    assert 190 < slack < 240
-    found = predicted(trace, WithoutSyncs((1,)))
-    assert found.speedup.estimate == pytest.approx(1, abs=1e-4)
-    assert found.before.gap_us["p50"] == pytest.approx(30, abs=0.5)  # the period less the graph's time
 
 
 def test_the_idle_time_of_a_corrected_recording_is_what_the_rate_leaves() -> None:
