@@ -167,19 +167,6 @@ def _by_name(rows, low, high, step=0):
     return sums(parts, low, high, step)
 
 
-def test_a_union_counts_once_what_overlaps_and_the_borders_of_an_area_clip():
-    found = _by_name(_rows([(0, 100, "k"), (150, 200, "m")], [(50, 120, "k")]), 0, 1_000, 500)
-    assert found.T.to_dict("list") == {"k": [2, 170, 120, 85, 0.12, 0.24], "m": [1, 50, 50, 50, 0.05, 0.1]}
-    rows = _rows([(0, 10, "before"), (5, 20, "over the left"), (12, 12, "instant"), (18, 40, "over the right"),
-                  (30, 40, "after")])  # fmt: skip
-    found = _by_name(rows, 10, 30)
-    assert found[["count", "total", "union"]].T.to_dict("list") == {
-        "over the right": [1, 12, 12], "over the left": [1, 10, 10], "instant": [1, 0, 0],
-    }  # fmt: skip
-    assert found["of_step"].isna().all()
-    assert all(nothing.empty for nothing in (_by_name(rows, 50, 60), _by_name(rows, 5, 5), sums([], 0, 10)))
-
-
 KERNEL = st.tuples(st.integers(0, 60), st.integers(0, 30), st.sampled_from("kmn")).map(
     lambda k: (k[0], k[0] + k[1], k[2])
 )

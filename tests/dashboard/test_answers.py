@@ -1,5 +1,8 @@
-"""The pages' answers: those of the commands, in words, with links; asked once, in the background."""
+"""The pages' answers, asked once, in the background: those of the commands, in words, with links, also at a rate."""
 
+import csv
+import gc
+import io
 import json
 import shutil
 import threading
@@ -16,15 +19,18 @@ from dashboard.pages.gap import GapPanel, binned, distribution_figure, limit_of,
 from dashboard.pages.parts import Action
 from dashboard.pages.parts import after_move as moved
 from dashboard.pages.runs import lead
-from dashboard.pages.syncs import columns_of, dearest, rows_of, warning_of
+from dashboard.pages.syncs import dearest, rows_of, warning_of
 from dashboard.pages.syncs import in_words as syncs_in_words
 from dashboard.pages.whatif import WhatIfView, answer_of, edits_for, kernel_names, lines_of, notes_of
 from dashboard.reading.answers import Sites, advice_of, gain_without, inventory_of, site_of, sites_of, slack_of, what_if
+from dashboard.reading.run import Run
 from dashboard.reading.store import Background, RunStore
 from dashboard.scene import timeline
-from dashboard.view import View
-from tests.dashboard.conftest import as_json
+from dashboard.view import Rate, View
+from tests.dashboard.conftest import as_json, client_of
 from tests.dashboard.traces import GAP, decode
+from tests.fuzz.callbacks import callbacks_of, post
+from tests.fuzz.hostile import asked
 from tests.recordings import LLAMA, SAMPLES
 from tracer import formats
 from tracer.analysis.causes import CAUSES
@@ -127,20 +133,10 @@ def test_the_syncs_are_those_of_the_commands_and_lead_to_the_timeline_and_to_a_w
     fourth = calls[(calls.groupby("step").cumcount() == 3) & (calls["step"] == run.tokens.step[view.token])]
     assert low < fourth["start"].item() < fourth["end"].item() < high
     assert rows[3]["try"] == f"[what if](../whatif/?run={run.key}&theme=light&without=4)"
-
-
-def test_the_dearest_sync_is_named_and_gain_and_interval_stand_side_by_side(store):
-    rows = complete(store, store.chosen([TRACED.name])[0])
     dear = max((row for row in rows if row["gain"] is not None), key=lambda row: row["gain"])
-    said = dearest(rows)
-    assert said.startswith(f"Most expensive: sync {dear['position']}, {dear['name']}: {dear['gain_text']} tokens/s")
-    assert dear["low"] < 0 < dear["gain"]
-    assert said.endswith(f"{dear['margin']}, predicted, and may be none. ")
+    assert dearest(rows).startswith(f"Most expensive: sync {dear['position']}, {dear['name']}: {dear['gain_text']} tok")
+    assert dearest(rows).endswith(f"{dear['margin']}, predicted, and may be none. "), "its interval holds 0"
     assert dearest([dear | {"low": 0.01}]).endswith("], predicted. ")
-    assert dearest([dear | {"pending": True}]) == dearest([]) == ""
-    fields = [column["field"] for column in columns_of(rows) if not column["hide"]]
-    assert fields[:3] == ["position", "gain", "margin"]
-    assert [column.get("initialSort") for column in columns_of(rows) if column["field"] == "gain"] == ["desc"]
 
 
 def test_without_a_rate_no_gain_is_stated_and_what_costs_nothing_is_said_all_the_same(store, bare):
@@ -344,3 +340,90 @@ def test_what_cannot_be_is_said_in_one_line_and_kernels_are_named(store):
     faster = predicted(store, WhatIfView(View(runs=(run.key,)), kernels=("graph 1",), times=0.5))
     assert faster.found.label == "kernels graph 1 × 0.5"
     assert faster.found.speedup.estimate > 1.5
+
+
+VLLM = "vllm-b8-graph"
+GIVEN = {VLLM: 528.11, TRACED.name: 748.7}
+SCREEN = {"screen.data": {"scheme": "light", "width": 1200}}
+
+
+@pytest.fixture(scope="module")
+def rated(tmp_path_factory):
+    """Recordings without the rates that they were made with, and one that was not traced."""
+    folder = tmp_path_factory.mktemp("rates")
+    for name in GIVEN:
+        without_rate(SAMPLES / name, folder / name)
+    formats.write(decode(), folder / "light")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def client(rated):
+    return client_of(rated)
+
+
+def ask(client, page, output, values, changed=None):
+    """What a callback says once it does not ask again."""
+    callback = next(one for one in callbacks_of(client, page) if output in one["output"])
+    while True:
+        response = post(client, page, asked(callback, values, changed)).get_json()["response"]
+        polls = [part["disabled"] for part in response.values() if "disabled" in part]
+        if all(polls):
+            return response
+        time.sleep(0.05)
+
+
+def rows(client, search=""):
+    return {row["key"]: row for row in ask(client, "", "runs.rowData", {"url.search": search})["runs"]["rowData"]}
+
+
+def test_a_link_with_a_rate_gives_the_figures_of_the_command_with_it(client, rated):
+    bare = rows(client)
+    for name, rate in GIVEN.items():
+        link = View(runs=(name,), rates=(Rate(name, rate),)).query()
+        facts, row = as_json("gaps", rated / name, "--untraced-steps-per-s", rate), rows(client, link)[name]
+        gap = (facts["untraced_gap_us"] or {"p50": None})["p50"]
+        figures = "untraced_idle", "untraced_gap", "distortion", "rate"
+        assert [bare[name][key] for key in figures[:3]] == [None] * 3
+        idle = facts["untraced_idle_us"]["p50"]
+        assert [row[key] for key in figures] == [idle, gap, facts["distortion"], str(rate)]
+        view = {"view.data": View.parse(link).data() | {"scale": "typical"}, **SCREEN}
+        parts = ask(client, "gap/", "made-of.rowData", view)["made-of"]["rowData"]
+        causes = {part["cause"]: part["untraced"] for part in parts[1:] if not part["part"]}
+        assert causes == (facts["causes_us"] if facts["untraced_gap_us"] else dict.fromkeys(facts["causes_us"]))
+        exported = client.get(f"/download/causes.json{link}").get_json()
+        assert {part["cause"]: part["untraced_us"] for part in exported} == pytest.approx(causes)
+        lines = csv.DictReader(io.StringIO(client.get(f"/download/runs.csv{link}").text))
+        (line,) = [line for line in lines if line["run"] == name]
+        assert [float(line[key]) for key in ("untraced_idle_us", "untraced_steps_per_s")] == [idle, rate]
+        assert f"untraced rate given, {rate} steps/s" in client.get(f"/download/report.html{link}").text
+
+
+def test_a_rate_of_another_run_is_said_beside_it_and_counts_for_nothing(client):
+    view = View(runs=(VLLM, "light")).rated(VLLM, 5.0).rated("light", 700.0)
+    with_rates, bare, apart = rows(client, view.query()), rows(client), {"rate", "rate_note", "rate_fails", "graph"}
+    for key in view.runs:
+        assert {name for name in bare[key] if with_rates[key][name] != bare[key][name]} <= apart
+    assert "5 steps/s, ignored" in with_rates[VLLM]["rate_note"]
+    assert "that rate is from another run" in with_rates[VLLM]["rate_note"]
+    assert with_rates["light"]["rate_note"].endswith("ignored: the recording is untraced, so the rate changes nothing")
+    values = {"view.data": view.data(), "revision.data": 1, **SCREEN}
+    assert json.dumps(ask(client, "", "rates-said.children", values)["rates-said"]).count("ignored") == 2
+    assert "ignored: " in json.dumps(ask(client, "whatif/", "figures.children", values))
+    assert "ignored: " in client.get(f"/download/report.html{view.query()}").text
+
+
+def test_answers_by_other_rates_are_kept_apart_and_not_without_end(rated):
+    store = RunStore([rated / TRACED.name])
+    run = store.runs()[0]
+    one, other = run.at(748.7), run.at(740.0)
+    assert one.gaps.untraced_idle_us["p50"] < other.gaps.untraced_idle_us["p50"]
+    assert run.gaps.untraced_idle_us is None
+    assert run.at(748.7) is one
+    assert (one.rows, one.tokens) == (run.rows, run.tokens)
+    first, second, third = (gain_without(store, each, None).result(60).corrected for each in (one, other, run))
+    assert (first.steps_per_s, second.steps_per_s, third) == (748.7, 740.0, None)
+    for rate in range(730, 740):
+        run.at(float(rate))
+    gc.collect()
+    assert sum(type(each) is Run and each.without_rate is run for each in gc.get_objects()) <= 6

@@ -1,7 +1,11 @@
-"""The comparison above the timeline, the ladder of strategies, and the pair that a page without a link opens with."""
+"""The comparison above the timeline, the ladder of strategies, the pair of a page without a link; and notebooks."""
 
 import json
+import re
 import shutil
+from html import unescape
+from importlib.metadata import EntryPoint
+from pathlib import Path
 
 import pytest
 
@@ -11,18 +15,25 @@ from dashboard.pages.overview.compare import (
     ladders_of,
     rung_text,
     section,
+    sentence,
     table_of,
     words_of,
 )
+from dashboard.pages.overview.table import chips
 from dashboard.pages.runs import extremes
 from dashboard.reading.answers import against_base, cautions_of, comparison_table, methods_of
 from dashboard.reading.run import Run
 from dashboard.reading.store import RunStore
+from dashboard.scene import timeline
+from dashboard.view import View
 from tests.dashboard.conftest import as_json
 from tests.dashboard.traces import GAP, decode
 from tests.recordings import LLAMA
 from tracer import formats
 from tracer.analysis.summary import Summary
+from tracer.extensions import VIEWS
+from tracer.files.bounded import tomllib
+from tracer.notebook import comparison_html, trace_html
 
 pytestmark = pytest.mark.usefixtures("all_resamples")
 
@@ -138,3 +149,55 @@ def test_the_page_opens_on_the_longest_and_the_shortest_gap_of_one_model_that_ca
         ([rated[0], run("w", 9.0, traced=True, source="PyTorch profiler", rate=9.0)], ["u"]),
     ):  # fmt: skip
         assert extremes(shown) == opened
+
+
+def words(html):
+    return " ".join(unescape(re.sub("<[^>]*>", " ", html)).split())
+
+
+@pytest.fixture
+def notebook(monkeypatch):
+    """Two runs, as if the package were installed with what pyproject.toml registers."""
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    views = [EntryPoint(name, target, VIEWS) for name, target in project["entry-points"][VIEWS].items()]
+    monkeypatch.setattr("tracer.extensions.entry_points", lambda **of: [one for one in views if one.name == of["name"]])
+    return runs_at(LLAMA["sccc", "graph"], LLAMA["saaas", "graph"])
+
+
+def test_a_notebook_shows_what_the_page_shows(notebook):
+    run = notebook[0]
+    said = words(run.trace._repr_html_())
+    (chip,) = chips([run])
+    name, _, *figures, _ = [text(part) for part in chip.children]
+    assert (name, len(figures)) == (run.name, 3)
+    for figure in figures:
+        assert figure.split(" ", 1)[-1] in said
+    source = run.trace.metadata["source"]
+    assert sentence(run.summary, run.name).removeprefix(run.name) in said.replace(source, "", 1)
+    assert run.summary.warning in said
+    page, _ = timeline([run], View(runs=(run.key,), token=17), "light", 1100)
+    drawn, again = (json.loads(run.trace.timeline(token=17, **given).to_json()) for given in ({}, {"show": "gap"}))
+
+    def bars(figure):
+        return {trace["name"]: trace["x"] for trace in figure["data"] if trace["type"] == "bar"}
+
+    assert bars(json.loads(page.to_json())) == bars(drawn) != {}
+    (low, high), (near, far) = (figure["layout"]["xaxis"]["range"] for figure in (drawn, again))
+    assert [low, high] == list(page.layout.xaxis.range)
+    assert far - near < high - low
+
+
+def test_a_comparison_shows_the_matrix_of_the_page_and_names_are_text(notebook):
+    (one,) = against_base(notebook)
+    html = one.found._repr_html_()
+    assert html == comparison_html([one.found])
+    rows = re.findall('<tr><th scope="row">(.*?)</tr>', html)
+    page = [" ".join(text(cell) for cell in row.children).split() for row in table_of([one]).children[1].children]
+    assert [words(row).split() for row in rows] == page
+    assert "−28.2 [−55.0, −1.4]</small></b>" in html
+    assert "llama1b-saaas-graph is faster than llama1b-sccc-graph" in words(html)
+    trace = notebook[0].trace
+    hostile = type(trace)(dict(trace.tables), trace.metadata | {"source": "<img src=x onerror=alert(1)>\u202e"})
+    html = trace_html(hostile)
+    assert "<img" not in html
+    assert "\\u202e" in html

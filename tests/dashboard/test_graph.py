@@ -16,14 +16,11 @@ from dashboard.pages.graph import (
     part_of,
     parts_of,
     problem_of,
-    timeline_link,
 )
-from dashboard.pages.overview.event import facts_of
 from dashboard.pages.overview.table import row
 from dashboard.palette import STREAM_COLOURS
 from dashboard.reading.run import executions_of
 from dashboard.reading.store import RunStore
-from dashboard.view import Spot, View
 from tests.dashboard.filled import eight_b, write_runs
 from tracer import Trace
 
@@ -150,20 +147,3 @@ def test_the_panel_says_what_a_node_is_and_what_cannot_be_shown_says_why(run, ru
     assert "no run 'gone'" in problem_of(None, GraphView("gone"))
     assert row(runs["imported"])["graph"] == ""
     assert row(runs["eight"])["graph"] == "[show](graph/?run=eight)"
-
-
-def test_the_link_to_the_timeline_shows_the_kernel_at_the_token_and_a_click_leads_back(run):
-    link = timeline_link(run, GraphView(run.key, token=3, theme="dark"), run.graph.index["blk.2.attn_k"])
-    view = View.parse(link.removeprefix("../"))
-    assert (view.runs, view.token, view.theme) == ((run.key,), 3, "dark")
-    low, high = (time + run.tokens.anchor(3, "end") for time in view.range)
-    kernels = run.trace["kernels"]
-    shown = kernels[(kernels["start"] >= low) & (kernels["end"] <= high)]
-    assert "mul_mat(blk.2.attn_k)" in list(shown["name"])
-    at = next(at for at, row in enumerate(run.rows) if row.stream == 1)
-    names = run.rows[at].events["full"].astype("str").tolist()
-    position = len(names) - 1 - names[::-1].index("mul_mat(blk.2.attn_k)")
-    said = facts_of(view, [run], Spot(run.key, at, position))
-    assert GraphView(run.key, "blk.2.attn_k", token=3, theme="dark").link() in words(said)
-    for nothing in (Spot("b", at, 0), Spot(run.key, 99, 0), Spot(run.key, at, 10**9)):
-        assert facts_of(view, [run], nothing) == []

@@ -82,12 +82,6 @@ def dashboard_port(runs, tmp_path_factory):
         yield int(re.search(r"http://127.0.0.1:(\d+)/intertoken/", process.stdout.readline())[1])
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 def is_listening(port):
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
@@ -96,7 +90,9 @@ def is_listening(port):
 @pytest.fixture(scope="module", params=["nginx", "caddy"])
 def proxy(request, dashboard_port, certificate, tmp_path_factory):
     """The port of a proxy that is configured as in the docs, but for ports and the certificate."""
-    port, folder = free_port(), tmp_path_factory.mktemp(request.param)
+    folder = tmp_path_factory.mktemp(request.param)
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
     server = block(request.param).replace(":8050", f":{dashboard_port}")
     for kind in ("pem", "key"):
         server = server.replace(f"/etc/ssl/{NAME}.{kind}", str(certificate / kind))
@@ -116,8 +112,7 @@ def proxy(request, dashboard_port, certificate, tmp_path_factory):
     with (folder / "log").open("w") as log, running(command, env=environment, stdout=log, stderr=log) as process:
         deadline = time.monotonic() + 20
         while not is_listening(port):
-            assert process.poll() is None, (folder / "log").read_text()
-            assert time.monotonic() < deadline, (folder / "log").read_text()
+            assert (process.poll(), time.monotonic() < deadline) == (None, True), (folder / "log").read_text()
             time.sleep(0.05)
         yield port
 

@@ -526,28 +526,12 @@ def test_nothing_is_left_of_readers_that_are_killed_or_closed_and_they_are_repla
             os.kill(pid, 0)
 
 
-ARENAS = """
-import ctypes, sys, threading
-from dashboard.reading.readers import give_memory_back
-
-if sys.argv[1] == "given":
-    give_memory_back()
-libc = ctypes.CDLL(None)
-libc.malloc.restype = libc.fopen.restype = ctypes.c_void_p
-together = threading.Barrier(8)
-threads = [threading.Thread(target=lambda: (libc.malloc(ctypes.c_size_t(1000)), together.wait())) for _ in range(8)]
-[thread.start() for thread in threads]
-[thread.join() for thread in threads]
-out = ctypes.c_void_p(libc.fopen(b"/dev/stdout", b"w"))
-libc.malloc_info(0, out)
-libc.fclose(out)
-"""
+ARENAS = Path(__file__).parent / "data" / "arenas.txt"
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries keep no arenas")
 def test_threads_share_two_arenas_so_that_what_they_free_is_not_spread_over_many():
-    def arenas(how):
-        done = subprocess.run([sys.executable, "-c", ARENAS, how], capture_output=True, text=True, check=True)
-        return done.stdout.count("<heap nr=")
-
-    assert arenas("given") <= 2 < arenas("left")
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    given, left = (subprocess.check_output([sys.executable, ARENAS, how], env=environment).count(b"<heap nr=")
+                   for how in ("given", "left"))  # fmt: skip
+    assert given <= 2 < left

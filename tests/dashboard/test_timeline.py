@@ -22,24 +22,19 @@ from dashboard.timeline.flows import EVENT, LAUNCH, WAIT, event_pairs, flows_of
 from dashboard.timeline.layout import (
     AS_RECORDED,
     GAP_STRIP,
-    Band,
-    Panel,
     all_groups,
     arranged,
     groups_of,
     moved,
     panels,
 )
-from dashboard.timeline.marks import NO_WAITS, Window, detail_of_holes, hole_rows, shades_of
+from dashboard.timeline.marks import NO_WAITS
 from dashboard.timeline.pyramid import Detail, Pyramid, detail, in_view
 from dashboard.timeline.rows import Finder, Query, lines_of, query_of, rows_of, shown_functions, without_functions
 from dashboard.view import Arrangement, View
 from tests.dashboard.traces import KERNELS, PERIOD, decode
-from tests.tracer.handmade import Script
 from tracer import Trace, formats
-from tracer.analysis.gaps import gap_report
 from tracer.analysis.steps import Others, StepRows, Steps
-from tracer.analysis.tokens import find_steps
 from tracer.engines.engine import DECODE
 from tracer.model.columns import Names
 from tracer.model.intervals import covered, total
@@ -121,16 +116,6 @@ def test_a_kernel_says_what_it_was_launched_with_and_nothing_that_is_not_recorde
     ]
 
 
-def test_a_sync_says_what_it_waited_for_and_a_copy_its_bytes(pair):
-    run = pair[0]
-    api, copies = (run.rows[row_of(run, label)] for label in ("API calls", "stream 13"))
-    first, second = (int(at) for at in np.flatnonzero(api.events["what"] == KINDS.index("sync"))[:2])
-    waited = [lines_of(api, np.array([at]), 0, run.waits)[0] for at in (first, second)]
-    assert any(line.endswith("waited for memcpy HtoD, which ended 1.00 µs before it returned") for line in waited[0])
-    assert not any("memcpy" in line for line in waited[1])
-    assert any(line.endswith("4 KiB · 2.05 GB/s") for line in lines_of(copies, np.array([0]), 0, run.waits)[0])
-
-
 def test_rows_are_hidden_folded_filtered_and_moved():
     rows = rows_of(Trace.from_columns(
         nvtx={"start": [0, 1, 5], "end": [10, 4, 9], "text": ["a", "b", "c"], "thread": [1] * 3, "process": [1] * 3},
@@ -179,39 +164,6 @@ def test_a_figure_of_many_rows_stays_light_and_every_kernel_is_drawn_or_counted(
     details = [row.pyramid.detail(0, count * 5_000, 100) for row in run.rows if row.stream >= 100]
     assert [len(d.exact) + d.count.sum() for d in details] == pytest.approx([each] * streams, rel=0.1)
     assert len(to_json(packed(timeline_of([run], whole, "light", 1400)[0]))) < 300_000
-
-
-def holed():
-    """Steps of 100 µs: a kernel 1..10, idle until a graph 30..70, idle until a kernel 75..80, idle until the next."""
-    script = Script()
-    for begin in range(0, 400_000, 100_000):
-        script.range("token", begin, begin + 99_000)
-        script.launch((begin + 100, begin + 500), (begin + 1_000, begin + 10_000))
-        script.graph((begin + 28_000, begin + 29_000), (begin + 30_000, begin + 70_000))
-        script.launch((begin + 40_000, begin + 41_000), (begin + 75_000, begin + 80_000), name="<b>k</b>")
-    return script.trace
-
-
-def shaded(idle, low, high):
-    rows, window = hole_rows(idle), Window(low, high, 0, 1000, 1000)
-    panel = Panel(0, 100, [Band(0, 20, 90)], [])
-    return shades_of(rows, [detail_of_holes(row, window) for row in rows], panel, window)
-
-
-def test_every_hole_of_a_step_is_shaded_over_the_rows_of_its_device_and_says_why():
-    trace = holed()
-    found = shaded(gap_report(trace, find_steps(trace)).idle, 0, 100_000)
-    inside = found[found["x"] < 0.0001].sort_values("x")
-    assert inside[["place", "x", "dx", "ns", "share", "top", "bottom"]].to_numpy().tolist() == [
-        ["before_graph", 10e-6, 20e-6, 20_000, 1, 20, 90],
-        ["after_graph", 70e-6, 5e-6, 5_000, 1, 20, 90],
-        ["between_steps", 80e-6, 21e-6, 21_000, 1, 20, 90],
-    ]
-    assert inside["text"].tolist()[:2] == [
-        "<b>idle before the graph: 20.0 µs</b><br>until graph 1<br>mostly host: plain host code",
-        "<b>idle after the graph: 5.00 µs</b><br>until &lt;b&gt;k&lt;/b&gt;<br>"
-        "mostly launch: launched before the device became idle",
-    ]
 
 
 def test_a_launch_points_at_its_kernel_and_a_copy_at_the_sync_that_waits_for_it(pair):

@@ -37,6 +37,7 @@ from dashboard.view import (
 )
 from tracer.analysis.bounds import RATES
 
+TEXTS = json.loads((Path(__file__).parent / "data" / "texts.json").read_text(encoding="utf-8"))
 EVERYTHING = (
     "?run=a+b&run=c%26&token=3&align=launch&range=-5000..90000&find=gemm+%3E5us&event=1.2.c%26&ruler=7..-7&area=0..900"
     "&of=stream+7&by=kernel&bookmark=-1..9.a%252Eb.a.note&rows=stream&hide=x&hide=y&fold=z&order=q&show=s&pin=p"
@@ -59,19 +60,13 @@ LINKS = {
         WhatIfView(VIEW, "aaag", ("2", "13"), "early", ("k", "l"), 0.5, 1.25, -3),
 }  # fmt: skip
 """Links that were made before, and what they said."""
-SENSELESS = [
-    None, "", "?", "?token=x&align=sideways&range=a..b&theme=pink", "?range=5", "?range=1e9..2", "?&&&=",
-    "?event=1.2&ruler=1.2", "?event=-1.2.a&ruler=1..b", "?event=a.b.c&ruler=..", "?" + "a=1&" * 99, "?by=kernel",
-    "?sync=x&graph=y&without=-1&host=nan&times=1e9&latency=b", "?rate=5&rate=x:a&rate=5:&rate=-1:a&rate=nan:a",
-    *(f"?bookmark={text}" for text in ("", "1", "1..2", "1..x.a.n", "1..2..n", "x..2.a.n")),
-]  # fmt: skip
 
 
 def test_a_link_says_what_it_said_and_what_is_senseless_in_it_is_left_out():
     for link, view in LINKS.items():
         assert type(view).parse(link) == view, link
         assert view.query() == link
-    for search in SENSELESS:
+    for search in (None, *TEXTS["senseless links"]):
         assert WhatIfView.parse(search) == WhatIfView(View()), search
     mixed = "?token=3&align=sideways&area=9..0&by=nothing&event=1.2.&rate=x:a&rate=5:b"
     assert View.parse(mixed) == View(token=3, area=Area((0, 9)), rates=(Rate("b", 5.0),))
@@ -142,9 +137,6 @@ def test_changes_of_a_what_if_are_such_as_the_fields_take_and_kernels_are_named_
     assert WhatIfView(View(), kernels=("k",)).is_different
     (edit,) = edits_for(WhatIfView(View(), kernels=("a(b", "(x+)+$"), times=2.0))
     assert edit.pattern == r"\A(?:a\(b|\(x\+\)\+\$)\Z"
-
-
-TEXTS = json.loads((Path(__file__).parent / "data" / "texts.json").read_text(encoding="utf-8"))
 
 
 def test_durations_and_ticks():

@@ -1,5 +1,8 @@
 """Hand-made recordings: a decode loop whose every time is known."""
 
+import pandas as pd
+
+from tests.tracer.handmade import Script
 from tracer.model.trace import Trace
 
 PERIOD, GAP, LAUNCH = 1_000_000, 100_000, 20_000
@@ -12,45 +15,24 @@ def decode(tokens: int = 6, gap: int = GAP, kernel: str = "void k<float>(T*)", n
     Each token: copy call and its sync, launches of `KERNELS` kernels that fill 900 µs, sync. The gap before the next
     token's first kernel is `gap` exactly.
     """
-    busy = PERIOD - gap
-    api, kernels, copies, syncs, ranges = [], [], [], [], []
-    number = 0
+    busy, script = PERIOD - gap, Script()
     for token in range(tokens):
         t = token * PERIOD
-        number += 1
-        api.append((t + 1_000, t + 3_000, number, "cudaMemcpyAsync_v3020"))
-        copies.append((t + 4_000, t + 6_000, 13, number))
-        number += 1
-        api.append((t + 3_500, t + 7_000, number, "cudaStreamSynchronize_v3020"))
-        syncs.append((t + 3_500, t + 7_000, 13, number))
+        script.copy((t + 1_000, t + 3_000), (t + 4_000, t + 6_000), stream=13, size=4096)
+        script.sync(t + 3_500, t + 7_000, stream=13)
         first = t + gap
         for i in range(KERNELS):
-            number += 1
-            api.append((t + 10_000 + i * 1_000, t + 10_900 + i * 1_000, number, "cudaLaunchKernel_v7000"))
-            start = first + i * busy // KERNELS
-            kernels.append((start, first + (i + 1) * busy // KERNELS, 14, number))
-        number += 1
-        end = first + busy - 5_000  # the next token's host work starts before its compute ends
-        api.append((t + 20_000, end, number, "cudaStreamSynchronize_v3020"))
-        syncs.append((t + 20_000, end, 14, number))
-        ranges.append((t, t + PERIOD - 1_000, f"token {token}"))
+            ran = first + i * busy // KERNELS, first + (i + 1) * busy // KERNELS
+            script.launch((t + 10_000 + i * 1_000, t + 10_900 + i * 1_000), ran, stream=14, name=kernel)
+        # The next token's host work starts before its compute ends.
+        script.sync(t + 20_000, first + busy - 5_000, stream=14)
+        if nvtx:
+            script.range(f"token {token}", t, t + PERIOD - 1_000)
 
-    def columns(rows: list[tuple], names: str) -> dict[str, list]:
-        return {name: [row[i] for row in rows] for i, name in enumerate(names.split())} | {"process": [7] * len(rows)}
+    def named(name: str, frame: pd.DataFrame) -> pd.DataFrame:
+        own = {"process": 7, "thread": 70, "short_name": pd.Categorical(["k"] * len(frame))}
+        return frame.assign(**{key: value for key, value in own.items() if key in frame})
 
-    on_device = {"device": 0, "context": 1}
-    return Trace.from_columns(
-        {"source": "host"},
-        api=columns(api, "start end correlation name") | {"thread": [70] * len(api)},
-        kernels=columns(kernels, "start end stream correlation")
-        | {k: [v] * len(kernels) for k, v in on_device.items()}
-        | {"name": [kernel] * len(kernels), "short_name": ["k"] * len(kernels)},
-        memcpys=columns(copies, "start end stream correlation")
-        | {k: [v] * len(copies) for k, v in on_device.items()}
-        | {"kind": ["HtoD"] * len(copies), "bytes": [4096] * len(copies)},
-        syncs=columns(syncs, "start end stream correlation")
-        | {k: [v] * len(syncs) for k, v in on_device.items()}
-        | {"type": ["stream"] * len(syncs)},
-        nvtx=columns(ranges if nvtx else [], "start end text")
-        | {"thread": [70] * len(ranges if nvtx else []), "kind": ["push/pop"] * len(ranges if nvtx else [])},
-    )
+    trace = script.trace.map_tables(named)
+    trace.metadata["source"] = "host"
+    return trace

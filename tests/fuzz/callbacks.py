@@ -2,7 +2,7 @@
 
     python tests/fuzz/callbacks.py 60    # minutes, and the first seed if it is not 0
 
-What holds for every request is in `Fuzzed.check`; the suite runs some of them (tests/dashboard/test_callbacks.py).
+What holds for every request is in `Fuzzed.check`; the suite runs some of them (tests/dashboard/test_serving.py).
 """
 
 from __future__ import annotations
