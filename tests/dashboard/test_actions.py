@@ -26,10 +26,10 @@ from dashboard.timeline.rows import rows_of
 from dashboard.view import GROUPINGS, MOST_BOOKMARKS, Area, Arrangement, Bookmark, Spot, View
 from tests.dashboard.traces import GAP, KERNELS, PERIOD, decode
 from tests.tracer import kineto
+from tests.tracer.handmade import Script
 from tracer import Trace, formats
 from tracer.errors import UsageError
 from tracer.model import intervals
-from tracer.model.schema import PYTHON_FUNCTION
 
 BOTH = View(runs=("a", "b"), token=2)
 SEEN = replace(BOTH, range=(0, PERIOD))
@@ -213,15 +213,14 @@ def test_an_area_is_at_the_same_place_from_every_runs_token_and_its_kinds_add_up
 
 
 def test_an_operator_is_the_innermost_that_is_open_when_a_kernel_is_launched():
-    on = {"process": [1] * 4, "thread": [5] * 4}
-    trace = Trace.from_columns(
-        nvtx={"start": [0, 2, 20, 40], "end": [10, 8, 30, 50], "kind": ["push/pop"] * 4,
-              "text": ["aten::linear", "aten::mm", "aten::add", "mine"], "domain": ["cpu_op"] * 3 + [""], **on},
-        api={"start": [3, 9, 21, 41], "end": [4, 10, 22, 42], "correlation": [1, 2, 3, 4],
-             "name": ["cudaLaunchKernel"] * 4, **on},
-        kernels={"start": [100, 110, 120, 130, 140], "end": [105, 115, 125, 135, 145], "correlation": [1, 2, 3, 4, 9],
-                 "process": [1] * 5, "device": [0] * 5, "stream": [7] * 5, "name": ["k"] * 5},
-    )  # fmt: skip
+    script = Script()
+    for text, start, end in (("aten::linear", 0, 10), ("aten::mm", 2, 8), ("aten::add", 20, 30)):
+        script.range(text, start, end, domain="cpu_op")
+    script.range("mine", 40, 50)
+    for number, at in enumerate((3, 9, 21, 41)):
+        script.launch((at, at + 1), (100 + 10 * number, 105 + 10 * number))
+    script.kernel(140, 145)
+    trace = script.trace
     row = next(row for row in rows_of(trace) if row.role == "stream")
     names = ["aten::mm", "aten::linear", "aten::add", NO_OPERATOR, NO_OPERATOR]
     assert operators_of(trace, row).tolist() == names
@@ -286,16 +285,15 @@ def test_a_file_that_is_none_of_ours_or_a_link_counts_for_nothing_and_is_not_wri
 
 
 def test_an_event_was_made_where_its_launch_was_called_and_a_range_inside_of_those_around_it():
-    on = {"process": [1] * 4, "thread": [5] * 4}
-    trace = Trace.from_columns(
-        nvtx={"start": [0, 1, 2, 3], "end": [50, 40, 30, 20], "kind": ["push/pop"] * 4,
-              "text": ["step", "serve.py(7): loop", "torch/nn/linear.py(3): forward", "aten::linear"],
-              "domain": ["", PYTHON_FUNCTION, PYTHON_FUNCTION, "cpu_op"], **on},
-        api={"start": [10, 60], "end": [12, 62], "correlation": [1, 2], "name": ["cudaLaunchKernel"] * 2,
-             "process": [1] * 2, "thread": [5] * 2},
-        kernels={"start": [100, 200, 300], "end": [110, 210, 310], "correlation": [1, 2, 3], "process": [1] * 3,
-                 "stream": [7] * 3, "name": ["k"] * 3},
-    )  # fmt: skip
+    script = Script()
+    script.range("step", 0, 50)
+    script.function("serve.py(7): loop", 1, 40)
+    script.function("torch/nn/linear.py(3): forward", 2, 30)
+    script.range("aten::linear", 3, 20, domain="cpu_op")
+    for number, at in enumerate((10, 60), 1):
+        script.launch((at, at + 2), (100 * number, 100 * number + 10))
+    script.kernel(300, 310)
+    trace = script.trace
     rows = {row.role: row for row in rows_of(trace)}
     made = ["NVTX: step", "operator: aten::linear"]
     assert made_at(trace, rows["stream"], 0) == made_at(trace, rows["api"], 0) == made

@@ -6,7 +6,6 @@ import re
 import shutil
 import threading
 import time
-from contextlib import closing
 from types import SimpleNamespace
 
 import pytest
@@ -14,7 +13,6 @@ from selenium.webdriver import Keys
 from selenium.webdriver.common.by import By
 
 from dashboard.pages import advice, gap, parts
-from dashboard.reading.readers import Readers
 from dashboard.reading.store import known
 from dashboard.serving import Serving
 from dashboard.serving.guard import LOOPBACK
@@ -22,7 +20,6 @@ from dashboard.view import View
 from tests.dashboard.conftest import copied, served
 from tests.dashboard.filled import FILLED, HOSTILE, TINY, TRACED
 from tests.dashboard.page import BARS
-from tests.dashboard.planted import plant
 from tests.dashboard.traces import GAP, PERIOD, decode
 from tests.recordings import LLAMA, SAMPLES
 from tracer import formats
@@ -350,21 +347,6 @@ def test_the_first_screen_needs_no_scrolling_and_answers_of_search_and_go_to_mov
         assert len({head.text for head in page.all("#compare-figures thead th")}) == 7, "names that stay different"
         assert page.run("cut", "#compare-figures, #chips li, .tools") == []
         assert page.one("#timeline").rect["y"] < 900, "its top is on the first screen"
-
-
-def test_a_folder_of_54_recordings_shows_the_pair_of_a_link_and_reads_the_rest_behind(page, tmp_path):
-    """3 s on an idle machine (benchmarks/many_recordings.py); here reading the rest takes without end."""
-    for number in range(52):
-        (tmp_path / f"slow-{number:02}.sqlite").write_bytes(b"SQLite format 3\x00")
-    for name in ("z0", "z1"):
-        formats.write(decode(), tmp_path / f"{name}.sqlite")
-    with closing(Readers(prepare=plant)) as readers, served(tmp_path, Serving(readers=readers)) as address:
-        page.load(f"{address}{link(('z0', 'z1'))}")
-        shown(page, lambda d: len(d.headings) == 2, "the pair")
-        assert len(page.all("#chips b")) == 2
-        said = re.compile(r"2 of 54 recordings read; 52 left, now slow-\d\d")  # once the page has drawn
-        page.until(lambda: said.match(page.text("reading-said")), "what is read")
-        page.leave()
 
 
 def test_files_that_are_chosen_dropped_or_come_are_read_or_say_in_place_why_not(page, tmp_path):

@@ -33,6 +33,7 @@ from dashboard.timeline.pyramid import Detail, Pyramid, detail, in_view
 from dashboard.timeline.rows import Finder, Query, lines_of, query_of, rows_of, shown_functions, without_functions
 from dashboard.view import Arrangement, View
 from tests.dashboard.traces import KERNELS, PERIOD, decode
+from tests.tracer.handmade import Script
 from tracer import Trace, formats
 from tracer.analysis.steps import Others, StepRows, Steps
 from tracer.engines.engine import DECODE
@@ -186,46 +187,25 @@ def test_a_launch_points_at_its_kernel_and_a_copy_at_the_sync_that_waits_for_it(
     assert len(flows(row_of(run, "NVTX"), 0)) == 0
 
 
-def test_the_record_of_an_event_points_at_the_wait_for_it():
-    on = {"process": [1, 1], "event": [5, 5], "device": [0, 0], "context": [1, 1]}
-    trace = Trace.from_columns(
-        api={"start": [0, 10, 20, 30], "end": [1, 11, 21, 31], "process": [1] * 4, "thread": [1, 1, 2, 1],
-             "correlation": [1, 2, 3, 4], "name": ["cudaEventRecord"] * 2 + ["cudaStreamWaitEvent"] * 2},
-        cuda_events={**on, "stream": [7, 7], "correlation": [1, 2]},
-        syncs={**on, "event": [5, 6], "stream": [8, 8], "correlation": [3, 4], "start": [20, 30], "end": [21, 31],
-               "type": ["stream wait"] * 2},
-    )  # fmt: skip
-    pairs = event_pairs(trace)
-    nothing_ran = dict.fromkeys(("before_stream", "ended", "after_stream", "began"), MISSING)
-    assert pairs.to_dict("records") == [
-        {"process": 1, "record_thread": 1, "recorded": 10, "wait_thread": 2, "waited": 20, **nothing_ran}
-    ]
-    rows = rows_of(trace)
-    flows, _ = flows_of(rows, 0, 1, NO_WAITS, pairs)
-    assert flows[["kind", "row0", "event0", "row1", "event1"]].to_numpy().tolist() == [[EVENT, 0, 1, 1, 0]]
-    pd.testing.assert_frame_equal(flows_of(rows, 1, 0, NO_WAITS, pairs)[0], flows)
-    assert len(flows_of(rows, 0, 0, NO_WAITS, pairs)[0]) == 0
+def test_the_last_kernel_before_a_record_points_at_the_first_behind_the_wait_and_else_the_call_at_the_call():
+    script = Script()
+    for at, name in ((0, "a"), (10, "b")):
+        script.launch((at, at + 1), (at + 100 + at, 110 + 3 * at), name=name)
+    script.record(20, 21, event=5)
+    script.wait(30, 31, event=5, stream=8)
+    script.launch((40, 41), (150, 160), stream=8)
+    trace = script.trace
 
+    def events(trace, row, event):
+        flows = flows_of(rows_of(trace), row, event, NO_WAITS, event_pairs(trace))[0]
+        return flows[flows["kind"] == EVENT].drop(columns="kind").to_numpy().tolist()
 
-def test_the_last_kernel_before_a_record_points_at_the_first_behind_the_wait_on_another_stream():
-    start, on = np.arange(5) * 10, {"process": [1], "event": [5], "device": [0], "context": [1]}
-    trace = Trace.from_columns(
-        api={"start": start, "end": start + 1, "process": [1] * 5, "thread": [1] * 5, "correlation": range(1, 6),
-             "name": ["cudaLaunchKernel"] * 2 + ["cudaEventRecord", "cudaStreamWaitEvent", "cudaLaunchKernel"]},
-        cuda_events={**on, "stream": [7], "correlation": [3]},
-        syncs={**on, "stream": [8], "correlation": [4], "start": [30], "end": [31], "type": ["stream wait"]},
-        kernels={"start": [100, 110, 150], "end": [110, 140, 160], "process": [1] * 3, "device": [0] * 3,
-                 "context": [1] * 3, "stream": [7, 7, 8], "correlation": [1, 2, 5], "name": ["a", "b", "c"]},
-    )  # fmt: skip
-    rows, pairs = rows_of(trace), event_pairs(trace)
-    first, second = (next(i for i, row in enumerate(rows) if row.stream == n) for n in (7, 8))
-
-    def events(row, event):
-        flows = flows_of(rows, row, event, NO_WAITS, pairs)[0]
-        return flows[flows["kind"] == EVENT].to_numpy().tolist()
-
-    assert events(first, 1) == events(second, 0) == [[EVENT, first, 1, 140, second, 0, 150]]
-    assert events(first, 0) == []
+    first, second = (at for at, row in enumerate(rows_of(trace)) if row.role == "stream")
+    assert events(trace, first, 1) == events(trace, second, 0) == [[first, 1, 140, second, 0, 150]]
+    assert events(trace, first, 0) == []
+    idle = Trace({name: table for name, table in trace.tables.items() if name != "kernels"})
+    assert [flow[:2] + flow[3:5] for flow in events(idle, 0, 2)] == [[0, 2, 0, 3]]
+    assert events(idle, 0, 2) == events(idle, 0, 3)
 
 
 def test_what_a_recording_holds_beside_its_steps(tmp_path):
@@ -319,19 +299,13 @@ TOKENS = 6
 
 def test_what_is_typed_means():
     for text, query in {
-        "": Query(),
-        "void k<float>(T*)": Query("void k<float>(T*)"),
-        "gemm  x": Query("gemm x"),
-        ">50us": Query(longer=50_000),
-        ">1.5ms <2s >1µs k": Query("k", longer=1_500_000, shorter=2_000_000_000),
-        "> 50us": Query("> 50us"),
-        "<8,float>": Query("<8,float>"),
-        "kind:Kernel kind:copy": Query(kinds=frozenset({KERNEL, COPY})),
-        "kind:fill": Query(kinds=frozenset()),
+        "": Query(), "void k<float>(T*)": Query("void k<float>(T*)"), "gemm  x": Query("gemm x"),
+        ">50us": Query(longer=50_000), ">1.5ms <2s >1µs k": Query("k", longer=1_500_000, shorter=2_000_000_000),
+        "> 50us": Query("> 50us"), "<8,float>": Query("<8,float>"), "stream:x": Query("stream:x"),
+        "kind:Kernel kind:copy": Query(kinds=frozenset({KERNEL, COPY})), "kind:fill": Query(kinds=frozenset()),
         "kind:memset": Query(kinds=frozenset({KINDS.index("memset")})),
         "stream:7 stream:13 mul": Query("mul", streams=frozenset({7, 13})),
-        "stream:x": Query("stream:x"),
-    }.items():
+    }.items():  # fmt: skip
         assert query_of(text) == query, text
 
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,6 @@ from dash import dcc, html
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dashboard.figures import Causes, causes_figure, causes_height
 from dashboard.pages import with_markup
 from dashboard.pages.gap import GapView
 from dashboard.pages.graph import GraphView
@@ -163,17 +161,6 @@ def test_hostile_names_become_literal_text_and_safe_names_of_files(name):
     assert not safe.startswith(".")
     assert not set(safe) & set("<>\0\n\u202e/\\:")
     assert safe.endswith(".json") == name.endswith(".json")
-
-
-def test_on_a_phone_notes_of_causes_have_their_own_lines_and_are_shown_whole():
-    note = "between steps (the gap) 230 µs · before the graph 1.35 ms · traced: inflated"
-    causes = [Causes("a", {"sync": 5.0}, note), Causes("b", {"sync": 5.0}, "short")]
-    wide, phone = (causes_figure(causes, "light", width).layout.annotations[0].text for width in (1200, 330))
-    assert note in wide
-    assert "<br>" not in wide
-    assert phone.count("<br>") == 2
-    assert note == re.sub("<[^>]*>", "", phone.replace("<br>", " ")).removeprefix("a ")
-    assert causes_height(causes, 330) - causes_height(causes, 1200) == 2 * 2 * 17
 
 
 def test_elements_become_one_component_but_what_a_callback_may_change_what_dash_checks_and_what_is_alone():

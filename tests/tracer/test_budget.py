@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.recordings import CUPY_RUNS, KINDS, LLAMA, SAMPLES, SIX
+from tests.recordings import LLAMA, SAMPLES, SIX
 from tests.tracer.handmade import Script, decode_loop
 from tests.tracer.truths import DATA, rows, run
 from tracer import analyse, read, write
@@ -116,16 +116,6 @@ def test_devices_have_gaps_of_their_own():
         assert found.verdict == "kept"
     with pytest.raises(EmptyTraceError):
         check_lines(script.trace, budget(text.format(2, 0, 1)))
-
-
-@pytest.mark.parametrize("name", KINDS[::2])
-def test_a_recording_keeps_the_budget_that_is_written_from_it(name):
-    trace = read(SAMPLES / name)
-    ranges = [f"run {strategy} {mode}" for strategy, mode in CUPY_RUNS[:2]] if name == SIX.name else [None]
-    for within in ranges:
-        text = fulfilled_budget(measure(trace, Scope(within)))
-        assert {f.verdict for f in check_lines(trace, budget(text))} == {"kept"}
-        assert len(budget(text).lines) >= 7
 
 
 @settings(max_examples=5)

@@ -19,7 +19,7 @@ from tracer import Trace, analyse, read
 from tracer.analysis.path.graph import Dag, Edges
 from tracer.analysis.path.paths import BESIDE, BESIDE_SYNC, Causality
 from tracer.analysis.tokens import find_steps
-from tracer.whatif.needed import READS, bringing_copies, needed_syncs, reading_syncs
+from tracer.whatif.needed import bringing_copies, needed_syncs, reading_syncs
 
 
 def test_a_sync_that_waits_beside_the_path_costs_nothing() -> None:
@@ -132,16 +132,6 @@ def test_without_the_others_the_host_still_knows_what_it_knew(step: str) -> None
 )  # fmt: skip
 def test_what_is_needed(step: str, kept: set[int]) -> None:
     assert kept_of(looped(f"{step} 20", TOKENS)) == kept
-
-
-def test_light_passes_on_two_devices_need_the_sync_of_the_last() -> None:
-    """They have no copies of the device: the one back is on the stream of the launch before it."""
-    for strategy, last in (("sccc", 14), ("aaag", 1)):
-        trace = read(SAMPLES / f"llama-1.1b-{strategy}-sequential-cuda-c4096-p2048-x2")
-        syncs = needed_syncs(Causality.of(trace), find_steps(trace))
-        readers = syncs.position[syncs.reason == READS]
-        assert set(readers) == {last}
-        assert len(readers) == len(set(syncs.at))
 
 
 def test_a_copy_between_devices_brings_the_host_nothing() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 import sqlite3
 from contextlib import closing
 
@@ -9,7 +10,7 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 
-from tests.tracer.nsys_exports import GLOBAL_PID, KERNELS, RECORDING, TID, export, real_export
+from tests.tracer.nsys_exports import DATA, GLOBAL_PID, KERNELS, RECORDING, TID, export, real_export
 from tracer import analyse, formats
 from tracer.analysis.idle_sites import sampled_functions, share_bounds
 from tracer.cli import main
@@ -182,19 +183,9 @@ def test_samples_of_python_that_are_without_stacks_or_damaged_are_said(tmp_path)
         assert "column jsonText holds no sample of Python" in " ".join(result.output.split())
 
 
-OF_NSYS = """#!/bin/sh
-# Stands for `nsys export`; an old one does not know --include-json.
-from=without
-case "$*" in *--include-json=true*) from=with ;; esac
-if [ -n "$OLD" ] && [ $from = with ]; then echo "unrecognised option" >&2; exit 1; fi
-while [ "$1" != -o ]; do shift; done
-cp "$(dirname "$0")/$from.sqlite" "$2"
-"""
-
-
 @pytest.mark.parametrize("old", ["", "1"])
 def test_a_report_is_exported_with_the_stacks_of_python_if_they_are_asked_for(tmp_path, monkeypatch, old):
-    (tmp_path / "nsys").write_text(OF_NSYS)
+    shutil.copy(DATA / "nsys_export.txt", tmp_path / "nsys")
     (tmp_path / "nsys").chmod(0o755)
     for name, payload in (("with", None), ("without", "")):
         python_export(tmp_path / f"{name}.sqlite", {"Running": 5}, payload)

@@ -62,19 +62,6 @@ def test_calls_alone_give_the_steps(letters: str) -> None:
     assert rows(steps.table, "end")[-1] == 11_000 + (len(letters) - 1) * 20 + 10
 
 
-def test_warm_up_and_shutdown_are_not_steps() -> None:
-    script = Script()
-    for i in range(40):
-        script.launch((i * 20 - 5000, i * 20 - 4990), (i * 20 - 4980, i * 20 - 4975))
-    script.sync(-100, -50)
-    for table, made in decode_loop("saasgAs", 10).rows.items():
-        script.rows[table] += [row | {"correlation": row["correlation"] + 1000} for row in made]
-    script.call("cudaDeviceSynchronize_v3020", 20_000, 20_010)
-    steps = analyse(script.trace).steps
-    assert len(steps) in (9, 10)
-    assert max(rows(steps.table, "end")) < 10_000
-
-
 @given(
     splits=st.integers(1, 6), threads=st.integers(1, 3), tokens=st.integers(8, 20), fetches=st.booleans(),
     warm=st.booleans(), jitter=st.lists(st.integers(0, 19), max_size=2), cut=st.booleans(),

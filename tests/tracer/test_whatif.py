@@ -9,14 +9,13 @@ import pandas as pd
 import pytest
 from hypothesis import given, reject, settings
 
-from tests.recordings import SAMPLES
 from tests.tracer.bases import based, light, looped, period_ns, predicted, step_ns
 from tests.tracer.handmade import Script
 from tests.tracer.machine import KERNEL, LAUNCH, PAUSE_AFTER, SAMPLING, recorded
 from tests.tracer.test_causality import programs
 from tests.tracer.test_ranks import engines
 from tests.tracer.truths import DATA, rows
-from tracer import Trace, analyse, read
+from tracer import Trace, analyse
 from tracer.errors import CannotTellError, EmptyTraceError, IntertokenError, TraceError, UnsafePlanError, UsageError
 from tracer.files.bounded import tomllib
 from tracer.model.fits import fits_of
@@ -75,9 +74,8 @@ def test_what_is_told_of_programs() -> None:
         else:
             assert found.before.period_us * 1e3 == pytest.approx(step_ns(trace)), name
             assert found.predicted.period_us * 1e3 == pytest.approx(period + told.get("change", 0)), name
-        assert not told.get("notes") or found.notes == [
-            re.sub("[A-Z]+$", lambda why: WHY[why[0]], note) for note in told["notes"]
-        ]
+        told_notes = [re.sub("[A-Z]+$", lambda why: WHY[why[0]], note) for note in told.get("notes", ())]
+        assert found.notes == told_notes or not told_notes, name
 
 
 @pytest.mark.parametrize("strategy", LADDER)
@@ -162,13 +160,6 @@ def test_a_device_does_not_idle_while_the_step_before_computes() -> None:
     found = predicted(light(script.trace), ScaleKernels("layers", 2))
     assert found.predicted.period_us == pytest.approx(1.98)
     assert found.before.idle_us["p50"] == found.predicted.idle_us["p50"] == pytest.approx(0.02)
-
-
-def test_ggg_is_not_for_steps_that_the_host_computes_a_part_of() -> None:
-    trace = read(SAMPLES / "llama-1.1b-aaag-sequential-cuda-ngl13")
-    with pytest.raises(UnsafePlanError, match=r"the host computes a part of the step \('split 0: host'\)"):
-        predicted(trace, FollowStrategy("ggg"))
-    assert predicted(trace, FollowStrategy("aaag")).speedup.estimate == 1
 
 
 def test_eager_launches_become_one_graph_or_all_that_the_host_does() -> None:
@@ -319,8 +310,6 @@ def test_copies_that_cannot_move_or_whose_time_is_missing() -> None:
     for trace in (hosted(), pageable):
         with pytest.raises(EmptyTraceError, match="asynchronous copy"):
             predicted(trace, CopiesBehind())
-    with pytest.raises(UnsafePlanError, match="the host computes a part of the step"):
-        predicted(read(SAMPLES / "llama-1.1b-aaag-sequential-cuda-ngl13"), CopiesBehind())
 
 
 def test_whether_a_margin_is_known_is_the_same_with_and_without_the_kernels_of_a_graph() -> None:
