@@ -81,30 +81,26 @@ def sections() -> list[Any]:
         parts.section(
             "Eager launches outside the graph",
             ["Kernels launched individually by steps that replay a CUDA graph."],
-            parts.table_of("eager-launches", "intertoken-eager-launches.csv"),
-            key="eager-section",
+            parts.table_of("eager-launches", "intertoken-eager-launches.csv"), key="eager-section",
         ),
         parts.section(
             "Where the host is while the device idles",
             ["Self time of functions, or of ranges if the recording has no functions."],
             html.Ul(id="waited-for", className="notes", **parts.named("Threads that the host waits for")),
-            parts.table_of("idle-sites", "intertoken-idle-sites.csv"),
-            key="idle-section",
+            parts.table_of("idle-sites", "intertoken-idle-sites.csv"), key="idle-section",
         ),
         parts.section(
             "The host in a step",
             ["The median step and a slow one, as recorded. Click a frame to zoom in."],
             parts.chart("flame", "Flame graph of the host in the median step and a slow one"),
             html.P(id="sampled-note", className="hint"),
-            parts.table_of("host-functions", "intertoken-host-functions.csv"),
-            key="host-section",
+            parts.table_of("host-functions", "intertoken-host-functions.csv"), key="host-section",
         ),
         parts.section(
             "Call sites",
             ["Syncs, copies and launches of a step by call site."],
             parts.table_of("call-sites", "intertoken-call-sites.csv"),
-            html.Ul(id="site-notes", className="notes", **parts.named("Notes on the call sites")),
-            key="calls-section",
+            html.Ul(id="site-notes", className="notes", **parts.named("Notes on the call sites")), key="calls-section",
         ),
     ]  # fmt: skip
 

@@ -83,35 +83,26 @@ def sections() -> list[Any]:
         parts.section(
             "Idle time of a step",
             ["Mean idle time per step by place and cause. The gap is the part between steps."],
-            parts.legend(CAUSE_COLOURS),
-            parts.chart("idle", "Causes of the idle time, by place"),
-            key="idle-section",
+            parts.legend(CAUSE_COLOURS), parts.chart("idle", "Causes of the idle time, by place"), key="idle-section",
         ),
         parts.section(
             "Causes, token by token",
             ["Each bar is the gap after a token, or the mean of several. ▲: beyond the axis. "
              "Click one to show it in the timeline."],
-            parts.legend(CAUSE_COLOURS),
-            parts.chart("steps", "Causes of the gap over the run"),
-            key="steps-section",
+            parts.legend(CAUSE_COLOURS), parts.chart("steps", "Causes of the gap over the run"), key="steps-section",
         ),
         parts.section(
             "Distribution", [], parts.chart("distribution", "Distribution of the gap"), key="distribution-section"
         ),
         parts.section(
-            "Longest gaps",
-            ["The longest gaps of each run, with links to the timeline."],
-            parts.table_of("longest"),
+            "Longest gaps", ["The longest gaps of each run, with links to the timeline."], parts.table_of("longest"),
             key="longest-section",
         ),
         parts.section(
             "Causes of the gap",
-            [
-                "As recorded: a traced recording's figures are inflated.",
-                html.Button("Download CSV", id="download", className="button"),
-            ],
-            parts.table_of("made-of", "intertoken-gap-causes.csv"),
-            key="made-of-section",
+            ["As recorded: a traced recording's figures are inflated.",
+             html.Button("Download CSV", id="download", className="button")],
+            parts.table_of("made-of", "intertoken-gap-causes.csv"), key="made-of-section",
         ),
     ]  # fmt: skip
 
@@ -442,33 +433,27 @@ def made_of(runs: Sequence[Run]) -> list[dict[str, Any]]:
 
 
 def _made_of_part(name: str, report: GapReport) -> list[dict[str, Any]]:
-    total = report.gap_us["mean"]
-    table, corrected = report.table, report.corrected() if report.warning and report.untraced_gap_us else None
-    rows = [_row(name, "gap", "", total, total, table["gap"]) | {"untraced": corrected and corrected.gap_us["mean"]}]
+    total, table = report.gap_us["mean"], report.table
+    corrected = report.corrected() if report.warning and report.untraced_gap_us else None
+
+    def row(cause: str, part: str, mean: float, untraced: Any, ns: pd.Series) -> dict[str, Any]:
+        return {
+            "run": name, "cause": cause, "part": part, "mean": mean, "untraced": untraced,
+            "share": mean / total if total > 0 else None,
+            "median": float(ns.median() / 1e3), "p90": float(ns.quantile(0.9) / 1e3),
+        }  # fmt: skip
+
+    rows = [row("gap", "", total, corrected and corrected.gap_us["mean"], table["gap"])]
     for column, cause in CAUSES.items():
         if cause == "communication" and not table[column].any():
             continue  # most recordings have one device
-        whole = _row(name, cause, "", report.causes_us[cause], total, table[column])
-        rows.append(whole | {"untraced": corrected and corrected.causes_us[cause]})
+        rows.append(row(cause, "", report.causes_us[cause], corrected and corrected.causes_us[cause], table[column]))
         rows += [
-            _row(name, cause, PART_NAMES[part], us, total, table[part])
-            | {"untraced": corrected and corrected.parts_us[cause][part]}
+            row(cause, PART_NAMES[part], us, corrected and corrected.parts_us[cause][part], table[part])
             for part, us in report.parts_us[cause].items()
             if us
         ]
     return rows
-
-
-def _row(run: str, cause: str, part: str, mean: float, total: float, ns: pd.Series) -> dict[str, Any]:
-    return {
-        "run": run,
-        "cause": cause,
-        "part": part,
-        "mean": mean,
-        "share": mean / total if total > 0 else None,
-        "median": float(ns.median() / 1e3),
-        "p90": float(ns.quantile(0.9) / 1e3),
-    }
 
 
 PAGE = Page(ADDRESS, "Gap", "why the device waits between tokens", sections, register, GapView.from_data, place=1)

@@ -145,23 +145,21 @@ def rows_of(store: RunStore, run: Run, theme: str) -> list[dict[str, Any]]:
     for listed in inventory_of(store, run):
         at = known(site_of(store, run, listed.call))
         show = f"[token {listed.step}]({_timeline_link(run, listed, theme)})"
-        site = {"site": _PENDING if at is None else brief_site(at[0], 200) if isinstance(at, tuple) else ""}
-        if listed.row["what"] != WAITS[SYNC]:
-            nothing = {"verdict": "", "pending": at is None, "try": ""} | site
-            rows.append(listed.row | _slack(None) | _gain("") | nothing | {"show": show})
-            continue
-        position = listed.row["position"]
-        gain = known(gain_without(store, run, (position,)))
+        position, is_sync = listed.row["position"], listed.row["what"] == WAITS[SYNC]
+        own = by_position.get(position) if is_sync else None
+        gain: Prediction | str | None = ""
+        if is_sync:
+            gain = known(gain_without(store, run, (position,)))
         rows.append(
             listed.row
-            | _slack(by_position.get(position))
+            | _slack(own)
             | _gain(gain)
-            | site
             | {
-                "verdict": _verdict(slack, by_position.get(position), gain),
-                "pending": slack is None or gain is None or at is None,
+                "site": _PENDING if at is None else brief_site(at[0], 200) if isinstance(at, tuple) else "",
+                "verdict": _verdict(slack, own, gain) if is_sync else "",
+                "pending": at is None or (is_sync and (slack is None or gain is None)),
                 "show": show,
-                "try": f"[what if]({what_if_of(run, theme, ADDRESS, without=(str(position),))})",
+                "try": f"[what if]({what_if_of(run, theme, ADDRESS, without=(str(position),))})" if is_sync else "",
             }
         )
     return rows

@@ -303,20 +303,15 @@ def against_base(runs: Sequence[Run], recording_of: Callable[[Run], Measured] = 
             sides[run.key] = compare.Side.of(recording_of(run))
         except IntertokenError as problem:
             problems[run.key] = printable(str(problem))
-    if not others or base.key in problems:
-        return [Against(base, other, problem=problems[base.key]) for other in others]
-    return [
-        Against(base, other, problem=problems[other.key]) if other.key in problems
-        else _against(base, sides[base.key], other, sides[other.key])
-        for other in others
-    ]  # fmt: skip
-
-
-def _against(base: Run, base_run: compare.Side, other: Run, other_run: compare.Side) -> Against:
-    try:
-        return Against(base, other, compare.compare(base_run, other_run))
-    except IntertokenError as problem:
-        return Against(base, other, problem=printable(str(problem)))
+    found = []
+    for other in others:
+        why, comparison = problems.get(base.key) or problems.get(other.key, ""), None
+        try:
+            comparison = None if why else compare.compare(sides[base.key], sides[other.key])
+        except IntertokenError as problem:
+            why = printable(str(problem))
+        found.append(Against(base, other, comparison, why))
+    return found
 
 
 def ask_against_base(store: RunStore, runs: Sequence[Run]) -> Future[list[Against]]:

@@ -6,13 +6,18 @@ The other files of the folder are what the server checks, limits and takes.
 
 from __future__ import annotations
 
+import fcntl
 import html
 import logging
 import os
 import secrets
+import shutil
 import signal
 import sys
+import tempfile
 import webbrowser
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Thread
@@ -25,11 +30,6 @@ from tracer.errors import UsageError
 
 if TYPE_CHECKING:
     from dashboard.reading.readers import Readers
-import fcntl
-import shutil
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 _NAME: Final = "intertoken-uploads-"
 

@@ -41,42 +41,35 @@ _NOTHING: Final = ({"0"}, {"1.00"})
 
 def section() -> html.Section:
     """The place of the sentences and the figures, with cautions, methods and the ladder below."""
+    about = html.Details(
+        [
+            html.Summary("About these figures", className="hint"),
+            html.P("Differences are the other run minus the base, or the relative change for rates, with 95 % "
+                   "intervals in brackets. Highlighted: the largest difference of a row or, for two runs, the cause "
+                   "that changes most. Causes add up to the mean gap. Save the table under Downloads.",
+                   className="hint"),
+            html.P(id="compare-methods", className="hint"),
+        ],
+        className="about-figures",
+    )  # fmt: skip
+    said = [
+        html.H2("Summary", className="unseen"),
+        html.Div(skeleton(1), id="compare-words", role="status"),
+        html.Ul(_items_of(None), id="compare-cautions", className="notes", **named("Before you compare")),
+    ]
+    figures = [html.Div(_SPACE, id="compare-figures", className="scrolls"), about]
     return html.Section(
         [
             dcc.Store(id="compared"),
             poll("compare-poll"),
-            html.Div(
-                [
-                    html.H2("Summary", className="unseen"),
-                    html.Div(skeleton(1), id="compare-words", role="status"),
-                    html.Ul(_items_of(None), id="compare-cautions", className="notes", **named("Before you compare")),
-                ],
-                className="said",
-            ),
-            html.Div(
-                [
-                    html.Div(_SPACE, id="compare-figures", className="scrolls"),
-                    html.Details(
-                        [
-                            html.Summary("About these figures", className="hint"),
-                            html.P("Differences are the other run minus the base, or the relative change for rates, "
-                                   "with 95 % intervals in brackets. Highlighted: the largest difference of a row or, "
-                                   "for two runs, the cause that changes most. Causes add up to the mean gap. Save "
-                                   "the table under Downloads.", className="hint"),
-                            html.P(id="compare-methods", className="hint"),
-                        ],
-                        className="about-figures",
-                    ),
-                ],
-                id="compare-figures-holder",
-                className="shown",
-            ),
+            html.Div(said, className="said"),
+            html.Div(figures, id="compare-figures-holder", className="shown"),
             _ladder(),
         ],
         id="compare-section",
         className="answers few",
         **named("Comparison"),
-    )  # fmt: skip
+    )
 
 
 def register(app: Dash, store: RunStore) -> None:
@@ -382,14 +375,12 @@ def ladders_of(runs: Sequence[Run]) -> list[Ladder]:
 
 
 def _rung(run: Run) -> Rung | None:
-    summary = run.summary
-    strategy = plain(summary.configured or summary.strategy or "no class", 24)
-    name = plain(run.name, 60)
-    if summary.tokens_per_s is not None:
-        return Rung(run.key, name, strategy, summary.tokens_per_s, summary.tokens_per_s_spread)
-    if summary.traced_tokens_per_s is None:
-        return None
-    return Rung(run.key, name, strategy, summary.traced_tokens_per_s, traced=summary.traced)
+    of, name = run.summary, plain(run.name, 60)
+    strategy = plain(of.configured or of.strategy or "no class", 24)
+    if of.tokens_per_s is not None:
+        return Rung(run.key, name, strategy, of.tokens_per_s, of.tokens_per_s_spread)
+    recorded = of.traced_tokens_per_s
+    return None if recorded is None else Rung(run.key, name, strategy, recorded, traced=of.traced)
 
 
 def _title(run: Run) -> str:

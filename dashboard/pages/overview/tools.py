@@ -35,26 +35,9 @@ from dashboard.timeline.layout import Group, all_groups, arranged
 from dashboard.timeline.rows import HINT, counted
 from dashboard.view import MOST_BOOKMARKS, Arrangement, Bookmark, Time, View, Words, words_of
 from tracer.errors import UsageError
+from tracer.files.bounded import toml_of
 
-KEYS: Final = {
-    "w s": "zoom in, zoom out; also the wheel over the timeline, at the pointer",
-    "a d ← →": "pan left, pan right; also shift-wheel, drag and touch",
-    "Home": "whole recording",
-    "g": "the gap",
-    "t": "one token",
-    "n p": "next match, previous match; tokens if there is no search",
-    ". ,": "next token, previous token",
-    "/": "search by name, kind:, stream: or >50us; Enter: next match, shift-Enter: previous match",
-    "j": "go to a token, a time on the axis, or the next gap longer than a given time",
-    "[ ]": "previous gap, next gap; longer than the time in the field, if any",
-    "e": "sum the visible range (Ctrl-drag or ⌘-drag: a part of it); clear",
-    "b": "bookmarks",
-    "m": "measure the visible range; clear",
-    "r": "rows",
-    "Escape": "deselect the event",
-    "?": "these keys",
-}
-"""The timeline's keys, separated by spaces, and what they do; `assets/keys.js` handles them."""
+KEYS: Final = toml_of(Path(__file__).with_name("keys.toml"))["keys"]
 SUFFIX: Final = ".bookmarks.json"
 _MOST_BYTES: Final = 256 * 1024
 _DELAY: Final = 300  # ms after the last letter
