@@ -6,7 +6,6 @@ import os
 import pickle
 import shutil
 import threading
-import weakref
 from contextlib import contextmanager, suppress
 
 import pytest
@@ -125,14 +124,12 @@ def served(runs, serving=None):
 @pytest.fixture(scope="session", autouse=True)
 def analysed_once():
     """What is found in a trace depends on its tables alone: for all tests of a worker it is found once."""
-    known, found = {}, {}
+    found = {}
 
     def content_of(trace):
-        content, of = known.get(id(trace), (None, lambda: None))
-        if of() is not trace:
-            content = hashlib.sha256(pickle.dumps((trace.metadata, trace.tables))).digest()
-            known[id(trace)] = content, weakref.ref(trace)
-        return content
+        if "content" not in vars(trace):
+            trace.content = hashlib.sha256(pickle.dumps((trace.metadata, trace.tables))).digest()
+        return trace.content
 
     def once(function):
         def answer(trace, *arguments, **given):

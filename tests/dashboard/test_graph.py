@@ -18,7 +18,6 @@ from dashboard.pages.graph import (
     problem_of,
 )
 from dashboard.pages.overview.table import row
-from dashboard.palette import STREAM_COLOURS
 from dashboard.reading.run import executions_of
 from dashboard.reading.store import RunStore
 from tests.dashboard.filled import eight_b, write_runs
@@ -77,9 +76,6 @@ def test_the_picture_keeps_columns_order_and_every_edge(number):
     assert all(0 < x < picture.width and 0 < y < picture.height for x, y in picture.places.values())
     outside = {key for key, node in nodes.items() if "outside" in node["classes"]}
     assert outside == nodes.keys() - {f"n{i}" for i in part}
-    fourth, stream = nodes[f"n{kernels[3]}"]["data"], graph.nodes[kernels[3]].stream
-    assert f"stream {stream}" in fourth["label"]
-    assert fourth["colour"] == STREAM_COLOURS[stream]
 
 
 def test_the_memory_chart_names_the_allocator_in_use_and_the_hazards(run):

@@ -461,18 +461,6 @@ def test_an_upload_is_checked_and_unpacked_in_the_process_that_reads_it(tmp_path
     assert send("d.zip", zipped.getvalue()[:-40]).get_json()["error"] == "d.zip: truncated zip file"
 
 
-def test_the_same_is_shown_as_if_it_were_read_here(readers, tmp_path):
-    path = SAMPLES / "llama-1.1b-sccc-sequential-cuda-c4096-p2048-x2"
-    here, elsewhere = read_runs(path), read_runs(path, Cache(tmp_path / "cache"), readers)
-    assert [run.key for run in here] == [run.key for run in elsewhere]
-    for one, other in zip(here, elsewhere, strict=True):
-        assert one.summary == other.summary
-        assert len(one.rows) == len(other.rows)
-        for table, frame in one.trace.tables.items():
-            assert_frame_equal(frame, other.trace[table], obj=table)
-        assert (other.trace.notes, other.trace.metadata) == (one.trace.notes, one.trace.metadata)
-
-
 def test_a_trace_is_read_for_its_analysis_and_once_for_itself_and_what_is_gone_between_is_said(
     tmp_path, readers, monkeypatch
 ):

@@ -39,7 +39,7 @@ from tracer.analysis.steps import Others, StepRows, Steps
 from tracer.engines.engine import DECODE
 from tracer.model.columns import Names
 from tracer.model.intervals import covered, total
-from tracer.model.schema import MISSING, PYTHON_FUNCTION
+from tracer.model.schema import MISSING
 
 
 def names(rows):
@@ -68,17 +68,16 @@ def test_python_functions_of_the_program_are_rows_under_the_calls_of_their_threa
         ("model.py(5): forward", 20, 50, 1), ("model.py(2): wrapper", 19, 50, 1), ("<built-in method cat>", 22, 30, 1),
         ("model.py(8): norm", 31, 40, 1), ("engine.py(9): step", 110, 190, 1), ("out.py(2): send", 30, 35, 2),
     ]  # fmt: skip
-    text, start, end, thread = (list(column) for column in zip(*functions, strict=True))
-    trace = Trace.from_columns(nvtx={
-        "start": start, "end": end, "text": text, "thread": thread, "process": [1] * 9,
-        "domain": [PYTHON_FUNCTION] * 9, "kind": ["push/pop"] * 9})  # fmt: skip
+    script = Script()
+    for function in functions:
+        script.function(*function)
+    trace = script.trace
     shown = shown_functions(without_functions(trace), pd.DataFrame({"start": [0, 100], "end": [100, 200]}))
     assert not len(trace["nvtx"])
-    others = Trace.from_columns(
-        api={"start": [25], "end": [26], "name": ["cudaFree"], "thread": [1], "process": [1]},
-        nvtx={"start": [5], "end": [95], "text": ["token"], "thread": [1], "process": [1]},
-    )
-    rows = rows_of(others, functions=shown)
+    others = Script()
+    others.call("cudaFree", 25, 26, thread=1)
+    others.range("token", 5, 95, thread=1)
+    rows = rows_of(others.trace, functions=shown)
     assert names(rows) == [
         ("NVTX · 1", ["token"]), ("API calls · 1", ["cudaFree"]), ("Python · 1", ["step", "step"]), ("", ["forward"]),
         ("", ["norm"]), ("Python · 2", ["send"]),
@@ -361,5 +360,4 @@ def test_the_next_match_goes_through_all_runs_in_time_and_around(pair):
     assert found(view, pair).startswith(f"{places[-1]} of {2 * TOKENS} · {2 * TOKENS} of ")
     forth = after(view, Action("find-on"), pair)
     assert after(forth, Action("find-back"), pair).event == view.event
-    for nothing in (View(runs=("a",), find="no such thing"), View(runs=("a",))):
-        assert after(nothing, Action("find-on"), pair).event is None
+    assert after(View(runs=("a",), find="no such thing"), Action("find-on"), pair).event is None

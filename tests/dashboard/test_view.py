@@ -81,22 +81,18 @@ MARKS = st.builds(
     Bookmark, st.text(min_size=1, max_size=20), st.integers(-FURTHEST, 0), st.integers(0, FURTHEST),
     st.sampled_from(["", "a.b..c", "<b>&=%", "ü"]),
 )  # fmt: skip
+RATED = st.dictionaries(KEYS, st.floats(*RATES), max_size=MOST_RATES).map(
+    lambda given: tuple(Rate(*pair) for pair in given.items())
+)
 VIEWS = st.builds(
-    View,
-    runs=st.none() | st.lists(KEYS, max_size=MOST_RUNS, unique=True).map(tuple),
-    token=st.none() | st.integers(0, 10**6),
-    align=st.sampled_from(sorted(ALIGNMENTS)),
+    View, runs=st.none() | st.lists(KEYS, max_size=MOST_RUNS, unique=True).map(tuple), rates=RATED,
+    token=st.none() | st.integers(0, 10**6), align=st.sampled_from(sorted(ALIGNMENTS)), ruler=st.none() | ENDS,
     range=st.none() | st.tuples(TIMES, st.integers(SHORTEST, 10**12)).map(lambda r: (r[0], r[0] + r[1])),
-    theme=st.sampled_from(THEME_NAMES),
-    find=st.text(max_size=30).map(words_of),
+    theme=st.sampled_from(THEME_NAMES), find=st.text(max_size=30).map(words_of),
     event=st.none() | st.builds(Spot, KEYS, st.integers(0, 99), st.integers(0, 10**9), st.none() | ENDS),
-    ruler=st.none() | ENDS,
     bookmarks=st.lists(MARKS, max_size=3, unique=True).map(tuple),
     rows=st.builds(Arrangement, st.text(max_size=9).map(words_of), *[NAMES.map(tuple)] * 3),
-    rates=st.dictionaries(KEYS, st.floats(*RATES), max_size=MOST_RATES).map(
-        lambda given: tuple(Rate(*pair) for pair in given.items())
-    ),
-)
+)  # fmt: skip
 
 
 @given(VIEWS)

@@ -107,18 +107,9 @@ class Host:
         return self
 
 
-@dataclass(frozen=True)
-class Known:
-    """A trace and the true steps: (start, phase) of each, of all threads, by start."""
-
-    trace: Trace
-    steps: list[tuple[int, str]]
-
-
-def known(script: Script, *hosts: Host) -> Known:
-    """The trace of the hosts' calls."""
-    steps = [step for host in hosts for step in zip(host.starts, host.phases, strict=True)]
-    return Known(script.trace, sorted(steps))
+def known(script: Script, *hosts: Host) -> tuple[Trace, list[tuple[int, str]]]:
+    """The trace of the hosts' calls, and its true steps: (start, phase) of each, of all threads, by start."""
+    return script.trace, sorted(step for host in hosts for step in zip(host.starts, host.phases, strict=True))
 
 
 def layers(count: int, prologue: str = "embed") -> list[str]:

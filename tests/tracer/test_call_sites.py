@@ -6,16 +6,14 @@ import tarfile
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.recordings import SAMPLES
 from tests.tracer.handmade import THREAD, Script
-from tests.tracer.nsys_exports import RECORDING, export
 from tests.tracer.truths import facts_of, rows, run
-from tracer import analyse, formats
+from tracer import analyse
 from tracer.analysis.call_sites import (
     MEDIAN,
     NATIVE,
@@ -159,36 +157,6 @@ def test_between_calls_the_host_is_in_the_functions_that_both_have_on_their_stac
         "", f"{outer};{inside}", f"{outer};{inside}", outer, "",
         "/home/ada/decode.py(31): step;/x/torch/_ops.py(7): __call__", "",
     ]  # fmt: skip
-
-
-def test_chains_of_an_export_name_the_functions_of_syncs_and_are_written_again(tmp_path: Path) -> None:
-    """The tables of `nsys profile --cudabacktrace=all`; the schema is that of a real export of 2025.3."""
-    functions = {"cudaStreamSynchronize": "/opt/cuda/libcudart.so.13", "ggml_backend_cuda_synchronize": GGML,
-                 "ggml_backend_sched_compute_splits": "/opt/ggml/libggml-base.so"}  # fmt: skip
-    strings = [{"id": 100 + n, "value": text} for n, text in enumerate([*functions, *functions.values()])]
-    chain = [{"id": 3, "symbol": 100 + n, "module": 103 + n, "originalIP": 4096, "stackDepth": n} for n in (2, 0, 1)]
-    calls, kernels = [], []
-    call, kernel = (RECORDING[f"CUPTI_ACTIVITY_KIND_{name}"][0] for name in ("RUNTIME", "KERNEL"))
-    for step in range(6):
-        start = 1000 + 500 * step
-        for offset, name, correlation in ((0, 9, 10 * step + 1), (200, 10, 10 * step + 2)):
-            calls.append(call | {"start": start + offset, "end": start + offset + 90, "correlationId": correlation,
-                                 "nameId": name, "callchainId": 3 if name == 10 else 0})  # fmt: skip
-        kernels.append(kernel | {"start": start + 100, "end": start + 280, "correlationId": 10 * step + 1,
-                                 "graphNodeId": None})  # fmt: skip
-    path = export(tmp_path / "in.sqlite", {
-        "StringIds": [*RECORDING["StringIds"], *strings], "CUDA_CALLCHAINS": chain,
-        "CUPTI_ACTIVITY_KIND_RUNTIME": calls, "CUPTI_ACTIVITY_KIND_KERNEL": kernels,
-    })  # fmt: skip
-    found = facts_of("syncs", path, "--call-sites", "--pattern", "cudaLaunchKernel")["call_sites"]
-    told = [(one["site"], one["source"]) for one in found if one["what"] == "sync"]
-    assert told == [("ggml_backend_cuda_synchronize (libggml-cuda.so)", NATIVE)]
-    trace = formats.read(path)
-    for name in ("out", "out.sqlite"):
-        formats.write(trace, tmp_path / name)
-        again = formats.read(tmp_path / name)
-        pd.testing.assert_frame_equal(again["callchains"], trace["callchains"])
-        pd.testing.assert_series_equal(again["api"]["callchain"], trace["api"]["callchain"])
 
 
 def test_each_call_of_llama_cpp_is_made_by_its_function_of_ggml(tmp_path: Path) -> None:

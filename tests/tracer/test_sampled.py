@@ -115,6 +115,12 @@ def test_a_real_export_has_samples_and_the_backtraces_of_calls(tmp_path):
     """`benchmarks/torch_loop.py` under nsys 2025.3 (`--sample=process-tree --backtrace=dwarf --cudabacktrace=all:0`),
     scrubbed: `item` fetches the result, `replay` launches the graph."""
     real = real_export(tmp_path / "real.sqlite", "nsys-2025.3-samples")
+    trace = formats.read(real)
+    for name in ("out", "out.sqlite"):
+        formats.write(trace, tmp_path / name)
+        again = formats.read(tmp_path / name)
+        pd.testing.assert_frame_equal(again["callchains"], trace["callchains"])
+        pd.testing.assert_series_equal(again["api"]["callchain"], trace["api"]["callchain"])
     facts = json.loads(gaps(real, "--json").stdout)
     sites = {row["site"].partition("(")[0]: row["share"] for row in facts["idle_sites"]}
     assert list(sites) == [

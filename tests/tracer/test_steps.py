@@ -45,9 +45,9 @@ def test_engines_without_ranges_have_their_true_steps() -> None:
         launching.now = waiting.now = max(launching.now, waiting.now) + 40
     played["one thread launches and one waits"] = [launching]
     for name, hosts in played.items():
-        truth = known(hosts[0].script, *hosts)
-        steps = as_found(truth.trace, phase="all").steps
-        assert list(map(tuple, rows(steps.table, "start", "phase"))) == truth.steps, name
+        trace, truth = known(hosts[0].script, *hosts)
+        steps = as_found(trace, phase="all").steps
+        assert list(map(tuple, rows(steps.table, "start", "phase"))) == truth, name
         assert steps.source == "calls"
         assert steps.confidence < UNSURE if "is_unsure" in engines.get(name, ()) else steps.confidence > 0.6, name
         check_invariants(steps)
@@ -87,12 +87,12 @@ def test_any_number_of_splits_threads_and_devices(
                 host.play("sc" if split < splits - 1 else "s", {})
             if fetches and not (cut and token == tokens - 1):
                 host.fetch()
-    truth = known(script, *hosts)
-    steps = as_found(truth.trace, phase="all").steps
+    trace, truth = known(script, *hosts)
+    steps = as_found(trace, phase="all").steps
     check_invariants(steps)
     if fetches:
         odd = threads if warm and 0 in jitter else 0  # an odd first token cannot be told from the warm-up before it
-        assert rows(steps.table, "start")[odd:] == [start for start, _ in truth.steps][odd:]
+        assert rows(steps.table, "start")[odd:] == [start for start, _ in truth][odd:]
     assert set(steps.table["phase"]) == {"iteration"}  # there are no layers, and what waits alone are for is not told
     assert steps.confidence < UNSURE
 
