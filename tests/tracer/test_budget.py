@@ -44,54 +44,26 @@ def findings(trace, text, **options):
     return {": ".join(filter(None, (str(f.line.scope), f.line.name))): f for f in found}
 
 
-def test_exact_findings():
-    """Per step: sync, two copies, sync, launch, copy back, sync; 300 ns of compute from 95 ns on, 1 µs apart."""
-    trace = loop("saasgAs").trace
-    trace.metadata["run"] = {"configuration": {"batch": 1}}
-    wall = ((TOKENS - 1) * 1000 + 900) / TOKENS  # from the begin of the first step to the end of the last one
-    found = findings(
-        trace,
-        """
-        syncs = 2
-        copies = 3
-        launches.max = 0
-        class = ["sccc", "saaas"]
-        signature = "s a×2 s g a"
-        gap_us.traced.p50.max = 0.5
-        tokens_per_s.traced.min = 999999
-        """,
-    )
-    assert {name: (f.verdict, f.found, f.excess) for name, f in found.items()} == {
-        "syncs": ("broken", 3, 1), "copies": ("kept", 3, 0), "launches": ("broken", 1, 1),
-        "class": ("kept", "saaas", None), "signature": ("broken", "s a×2 s g a s", None),
-        "gap_us.traced.p50": ("broken", 0.7, pytest.approx(0.2)),
-        "tokens_per_s.traced": ("kept", pytest.approx(1e9 / wall), 0),
-    }  # fmt: skip
+def test_what_is_found_and_what_is_not_known():
+    """`saasgAs` is per step: sync, two copies, sync, launch, copy back, sync; 300 ns of compute, 1 µs apart."""
+    for told in TABLES["found"]:
+        trace, limits = loop(told["letters"], **told.get("options", {})).trace, told["budget"]
+        trace.metadata["run"] = told.get("run", {})
+        rate = {"untraced_steps_per_s": told["rate"]} if "rate" in told else {}
+        if "fails" in told:
+            with pytest.raises(EmptyTraceError, match=told["fails"]):
+                check_lines(trace, budget(limits), **rate)
+            continue
+        found = {name: [f.verdict, f.found, f.excess] for name, f in findings(trace, limits, **rate).items()}
+        expected = {name: [pytest.approx(each) if isinstance(each, float) else each for each in (*facts, None)[:3]]
+                    for name, facts in told["is"].items()}  # fmt: skip
+        assert found == expected, limits
+    found = findings(loop("saasgAs").trace, TABLES["found"][0]["budget"].partition("gap_us")[0])
     surplus = found["syncs"].surplus
     told = (surplus.name, surplus.thread, surplus.step, surplus.time_in_step_us, surplus.nvtx)
     assert told == ("cudaStreamSynchronize_v3020", 101, 0, 0.12, ("token",))
     assert found["signature"].surplus == surplus
     assert [Limit(2, 2).excess(1.5), Limit(most=7).excess(0), Limit(least=7).excess(5)] == [-0.5, 0, -2]
-
-
-def test_untraced_figures_need_the_untraced_rate_and_tokens_their_number():
-    trace = loop("sg", launch="cudaLaunchKernel_v7000").trace  # of graph nodes a rate gives a lower bound only
-    for text in ("gap_us.untraced.p50.max = 1", "tokens_per_s.untraced.min = 1", "causes_us.untraced.sync.max = 1"):
-        with pytest.raises(EmptyTraceError, match="--untraced-tokens-per-s"):
-            check_lines(trace, budget(text))
-    rate = {"untraced_steps_per_s": 1e9 / 500}  # 300 ns of compute leave a gap of 200
-    for level, options in (("untraced", rate), ("traced", {})):
-        with pytest.raises(EmptyTraceError, match="the number of tokens per step is unknown"):
-            check_lines(trace, budget(f"tokens_per_s.{level}.min = 1"), **options)
-    assert "tokens_per_s" not in fulfilled_budget(measure(trace, Scope()))
-    trace.metadata["run"] = {"configuration": {"batch": 1}}
-    found = findings(trace, "gap_us.untraced.p50.max = 0.2\ntokens_per_s.untraced.min = 3e6", **rate)
-    gap, tokens = found.values()
-    assert (gap.verdict, gap.found, tokens.excess) == ("kept", pytest.approx(0.2), pytest.approx(2e6 - 3e6))
-    told = {"tokens_per_s": {"median": 8e6}, "steps_per_s": {"median": 2e6}}  # the given rate wins
-    trace.metadata["run"] = {"measured": told}
-    (line,) = findings(trace, "tokens_per_s.untraced.min = 1", untraced_steps_per_s=1e6).values()
-    assert line.found == pytest.approx(4e6)
 
 
 def test_at_node_level_a_gap_is_judged_by_its_interval():
