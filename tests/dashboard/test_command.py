@@ -23,6 +23,8 @@ from dashboard.serving import open_link, scratch
 from dashboard.serving.guard import LOOPBACK
 from tracer.cli import main
 
+SENSELESS = json.loads((Path(__file__).parent / "data" / "requests.json").read_text(encoding="utf-8"))["no options"]
+
 
 def started(arguments):
     """What the command prints, how it would serve, and where it keeps what it reads."""
@@ -88,14 +90,7 @@ def test_a_token_is_random_or_such_that_no_list_of_processes_shows_it(runs, tmp_
 
 
 def test_senseless_options_are_one_line(runs):
-    files = "/no/such/file", "/", "/dev/null", "/dev/zero", sys.executable
-    prefixes = "/a?b", "//x", "/../x", "/x/..", "/x/./y", "/%2e%2e/x", "a" * 50 + "!"
-    for arguments in (
-        ["--token", ""], ["--port", "99999"], ["--trusted-proxy", "proxy.example"], ["--trusted-proxy", "*"],
-        ["--host", "no such host"], ["--no-token", "--token", "auto"], ["--token-file", "x", "--no-token"],
-        ["--token-file", "x", "--token", "y"], *(["--token-file", file] for file in files),
-        *(["--prefix", prefix] for prefix in prefixes), ["/nowhere/at/all"],
-    ):  # fmt: skip
+    for arguments in (*SENSELESS, ["--token-file", sys.executable], ["--prefix", "a" * 50 + "!"]):
         result = CliRunner().invoke(main, ["dashboard", str(runs), "--no-open", *arguments])
         assert result.exit_code == 2, arguments
         assert "Traceback" not in result.output

@@ -8,28 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.tracer.handmade import Script
-from tests.tracer.truths import facts_of, rows, run
+from tests.tracer.truths import DATA, facts_of, rows, run, scene
 from tracer import Trace, analyse, compare, formats
 from tracer.analysis.ranks import waiting
 from tracer.analysis.recording import Recording
-
-ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL"
-PERIOD, STEPS = 10_000, 5
-
-
-def ranks(arrivals: list[int]) -> Trace:
-    """A process with a device of its own per rank. Each step: a kernel of 1000, an all-reduce entered so late that ends
-    at 4000, a kernel from 4100 to 5000."""
-    script = Script()
-    for rank, arrives in enumerate(arrivals):
-        place = {"process": 100 + 10 * rank, "thread": 101 + 10 * rank}
-        here = place | {"device": rank}
-        for start in range(100, 100 + STEPS * PERIOD, PERIOD):
-            script.launch((start, start + 10), (start + 10, start + 1010), **here)
-            script.launch((start + 20, start + 30), (start + 1010 + arrives, start + 4000), name=ALL_REDUCE, **here)
-            script.launch((start + 40, start + 50), (start + 4100, start + 5000), **here)
-            script.range("token", start - 5, start + PERIOD - 10, **place)
-    return script.trace
+from tracer.files.bounded import tomllib
 
 
 @given(st.lists(st.lists(st.integers(0, 10**6), min_size=3, max_size=3), min_size=2, max_size=6))
@@ -48,7 +31,8 @@ def test_collectives_entered_not_equally_often_are_left_out() -> None:
 
 
 def test_the_commands_say_who_is_waited_for(tmp_path: Path) -> None:
-    formats.write(ranks([100, 2500]), path := tmp_path / "two.sqlite")
+    scenes = tomllib.loads((DATA / "ranks.toml").read_text(encoding="utf-8"))["scene"]
+    formats.write(scene(scenes["ranks"]), path := tmp_path / "two.sqlite")
     for command in ("gaps", "streams"):
         facts = facts_of(command, path)
         assert facts["waited_for"]["device"] == 1
