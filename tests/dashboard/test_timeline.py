@@ -38,7 +38,7 @@ from tracer import Trace, formats
 from tracer.analysis.steps import Others, StepRows, Steps
 from tracer.engines.engine import DECODE
 from tracer.model.columns import Names
-from tracer.model.intervals import covered, total
+from tracer.model.intervals import total
 from tracer.model.schema import MISSING
 
 
@@ -283,13 +283,6 @@ def test_a_pyramid_says_what_detail_says_with_levels_and_without(events, view, b
             found = getattr(drawn, column.name)
             np.testing.assert_array_equal(found, getattr(wanted, column.name), column.name)
             assert found.dtype == np.int64
-        for low, high, count, busy, longest in zip(
-            drawn.start, drawn.end, drawn.count, drawn.busy, drawn.longest, strict=True
-        ):
-            merged = levels.merged(low, high)
-            assert len(merged) == count
-            assert covered(start[merged], end[merged], [low], [high]) == busy
-            assert merged[np.argmax(end[merged] - start[merged])] == longest
 
 
 KERNEL, COPY, SYNC = (KINDS.index(kind) for kind in ("kernel", "copy", "sync"))
