@@ -58,7 +58,6 @@ def create_app(paths: Iterable[Path | str], serving: Serving | None = None, cach
         require_token(server, serving.token, serving.prefix)
     check_callbacks(server, zip(PAGES, apps, strict=True))
     add_health(server, store)
-    add_watch(server, store)
     add_downloads(server, store)
     add_missing(server, [(page.address, page.name) for page in PAGES], serving.prefix)
     if serving.uploads is not None:
@@ -68,21 +67,15 @@ def create_app(paths: Iterable[Path | str], serving: Serving | None = None, cach
 
 
 def add_health(server: Flask, store: RunStore) -> None:
-    """Answer /healthz with the version and the numbers of recordings read and found; it reads and names none."""
+    """Answer /healthz with the version and the numbers of recordings read and found (it reads and names none), and
+    /revision with a number that grows whenever the runs have changed."""
+    watch = Watch(store)
 
     @server.get("/healthz")
     def healthz() -> dict[str, Any]:
         progress = store.progress()
-        return {
-            "status": "ok",
-            "version": version("intertoken"),
-            "runs": {"read": progress.read, "total": progress.total},
-        }
-
-
-def add_watch(server: Flask, store: RunStore) -> None:
-    """Answer /revision: a number that grows whenever the runs have changed."""
-    watch = Watch(store)
+        runs = {"read": progress.read, "total": progress.total}
+        return {"status": "ok", "version": version("intertoken"), "runs": runs}
 
     @server.get("/revision")
     def revision() -> dict[str, int]:

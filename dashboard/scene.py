@@ -329,7 +329,7 @@ def around(
     Returns:
         rings (from and to, s), lanes (top and bottom, px) and bundles (ring, colour, opacity, and base64 of `Marks`).
     """
-    rings = rings_of(limits, whole)
+    rings, darkest, faint = rings_of(limits, whole), _SHADES - 1, THEMES[theme].gap_opacity
     lanes: list[tuple[int, int]] = []
     found: Bundles = {}
     for shades, panel, anchor in runs:
@@ -346,16 +346,12 @@ def around(
         "rings": [[low / 1e9, high / 1e9] for low, high, _ in rings],
         "lanes": lanes,
         "bundles": [
-            {"ring": ring, "colour": COLOURS[KINDS[kind]], "opacity": _opacity(KINDS[kind], shade, theme),
+            {"ring": ring, "colour": COLOURS[KINDS[kind]],
+             "opacity": round(faint * (shade / darkest) if kind == _GAP else 0.2 + 0.8 * (shade / darkest), 3),
              "marks": np.concatenate(marks).ravel()}
             for (ring, kind, shade), marks in sorted(found.items(), key=lambda each: each[0][1] != _GAP)  # beneath
         ],
     }  # fmt: skip
-
-
-def _opacity(kind: str, shade: int, theme: str) -> float:
-    share = shade / (_SHADES - 1)
-    return round(THEMES[theme].gap_opacity * share if kind == "gap" else 0.2 + 0.8 * share, 3)
 
 
 def _add_bundles(
@@ -364,7 +360,8 @@ def _add_bundles(
 ) -> None:  # fmt: skip
     inner: tuple[int, int] | None = None
     for number, (low, high, bins) in enumerate(rings):
-        for start, end in _outside(low, high, inner):
+        sides = [(low, high)] if inner is None else [(low, inner[0]), (inner[1], high)]
+        for start, end in (side for side in sides if side[0] < side[1]):
             share = max(bins * (end - start) // (high - low), 1)
             detail = pyramid.detail(start + anchor, end + anchor, share)
             clip = (start + anchor, end + anchor)
@@ -374,11 +371,6 @@ def _add_bundles(
                 lane = np.full(len(units), len(lanes) - 1)
                 found.setdefault((number, kind, shade), []).append(np.column_stack((units, lane)).astype(np.uint16))
         inner = (low, high)
-
-
-def _outside(low: int, high: int, inner: tuple[int, int] | None) -> list[tuple[int, int]]:
-    parts = [(low, high)] if inner is None else [(low, inner[0]), (inner[1], high)]
-    return [(start, end) for start, end in parts if start < end]
 
 
 def _shaded_marks(

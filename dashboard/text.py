@@ -6,6 +6,7 @@ arguments and `<a href=...>` would become a link. Every name from a recording pa
 
 from __future__ import annotations
 
+import html
 import re
 import unicodedata
 from collections.abc import Iterator, Sequence
@@ -110,12 +111,8 @@ def markup(name: str, limit: int = LONGEST, width: int | None = None) -> str:
     """
     shown = plain(name, limit)
     pieces = [shown] if width is None else [shown[i : i + width] for i in range(0, len(shown), width)] or [""]
-    return "<br>".join(_escape(piece) for piece in pieces)
-
-
-def _escape(piece: str) -> str:
     # Plotly's own list of entities has no &quot;; a $ would start a formula where MathJax is loaded.
-    return piece.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("$", "&#36;")
+    return "<br>".join(html.escape(piece, quote=False).replace("$", "&#36;") for piece in pieces)
 
 
 def safe_name(name: str) -> str:

@@ -119,7 +119,9 @@ def timeline_plot(
         data += _ruler(drawings, look, limits[1] / 1e9 - _NUMBER_PX / width * (limits[1] - limits[0]) / 1e9)
         data += match_markers(marks, look) if finds else []
     layout = _layout(drawings, limits, origin, look, height, width)
-    add_overlay(layout, [(d.chosen, d.arrows) for d in drawings], ruler, look)
+    shapes, annotations = _ruler_between(ruler, look)
+    layout["shapes"] += [f for d in drawings if d.chosen is not None for f in _frames(d.chosen, look)] + shapes
+    layout["annotations"] += [a for d in drawings if d.arrows is not None for a in _arrows(d.arrows)] + annotations
     return {"data": data, "layout": layout}
 
 
@@ -225,7 +227,7 @@ def _ruler(drawings: Sequence[Drawing], look: Theme, edge: float) -> list[dict[s
 
 def _layout(
     drawings: Sequence[Drawing], limits: tuple[int, int], origin: str, look: Theme, height: int, width: int
-) -> dict[str, object]:
+) -> dict[str, Any]:
     times, texts = ticks(*limits, most=max(width // 120, 4))
     placed = [p for d in drawings for p in d.panel.rows]
     names = [p for p in placed if p.line.label]
@@ -455,12 +457,10 @@ def image(figure: go.Figure, suffix: str, width: int, height: int, scale: float)
             "chromium) or name it in the environment variable BROWSER_PATH"
         ) from None
     except (BrowserFailedError, BrowserClosedError, KaleidoError) as problem:
-        raise UsageError(f"Chrome or Chromium could not render the image: {_first_line(problem)}") from None
-
-
-def _first_line(problem: Exception) -> str:
-    message = problem.args[0] if problem.args else "it closed"
-    return str(message[0] if isinstance(message, tuple) and message else message).strip().splitlines()[0]
+        message = problem.args[0] if problem.args else "it closed"
+        message = message[0] if isinstance(message, tuple) and message else message
+        first = str(message).strip().splitlines()[0]
+        raise UsageError(f"Chrome or Chromium could not render the image: {first}") from None
 
 
 def match_markers(marks: pd.DataFrame, look: Theme) -> list[dict[str, Any]]:
@@ -473,21 +473,6 @@ def match_markers(marks: pd.DataFrame, look: Theme) -> list[dict[str, Any]]:
     marker = {"symbol": "triangle-up", "size": 6, "color": look.ink, "line": {"width": 0}}
     found = some["found"].tolist()
     return [_scatter("match", "markers", x, y, marker=marker, customdata=found, hovertemplate=_HOVER_MATCHES)]
-
-
-def add_overlay(
-    layout: dict[str, Any],
-    chosen: Iterable[tuple[pd.DataFrame | None, pd.DataFrame | None]],
-    ends: tuple[int, int] | None,
-    look: Theme,
-) -> None:
-    """Add the chosen events' frames and arrows, and a ruler, to a timeline's layout."""
-    for frame, lines in chosen:
-        layout["shapes"] += [] if frame is None else _frames(frame, look)
-        layout["annotations"] += [] if lines is None else _arrows(lines)
-    shapes, annotations = _ruler_between(ends, look)
-    layout["shapes"] += shapes
-    layout["annotations"] += annotations
 
 
 def summed_area(ends: tuple[int, int] | None, places: Iterable[tuple[int, int]], look: Theme) -> list[dict[str, Any]]:

@@ -165,6 +165,11 @@ def _say_missing(app: Dash, page: Page, store: RunStore) -> None:
 
 def _layout(page: Page, pages: Sequence[Page], upload_limit: int) -> Any:
     data: dict[str, Any] = {"data-root": link("", page.address), "data-upload-limit": str(upload_limit)}
+    current: dict[str, Any] = {"aria-current": "page"}
+    entries = [
+        html.A(each.name, id=_id(each), href=link(each.address, page.address), **(current if each is page else {}))
+        for each in pages
+    ]
     shown = html.Div(
         [
             dcc.Location(id="url", refresh=False),
@@ -173,7 +178,7 @@ def _layout(page: Page, pages: Sequence[Page], upload_limit: int) -> Any:
             html.Header(
                 [
                     html.H1("intertoken"),
-                    html.Nav(html.Ul([html.Li(_entry(entry, page)) for entry in pages]), **named("Pages")),
+                    html.Nav(html.Ul([html.Li(entry) for entry in entries]), **named("Pages")),
                     html.P(page.motto, className="motto"),
                     html.Button(
                         "Copy link", id="copy-link", className="button", title="Copy a link to exactly this view"
@@ -197,11 +202,6 @@ def _layout(page: Page, pages: Sequence[Page], upload_limit: int) -> Any:
         **data,
     )
     return with_markup(shown)
-
-
-def _entry(entry: Page, page: Page) -> html.A:
-    current: dict[str, Any] = {"aria-current": "page"} if entry is page else {}
-    return html.A(entry.name, id=_id(entry), href=link(entry.address, page.address), **current)
 
 
 def _id(page: Page) -> str:

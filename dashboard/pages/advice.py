@@ -199,11 +199,12 @@ def in_words(run: Run, advised: Advised | str | None, theme: str) -> tuple[html.
 
 def host_of(sites: Sites, theme: str) -> tuple[Any, ...]:
     """The flame graph of steps, its height and description, the note on samples, and the table of functions."""
-    hosts, rows = sites.hosts, host_rows(sites)
-    size = {"height": f"{flame_height(hosts)}px"}
-    shown = parts.visible(rows)
+    hosts, rows, pieces = sites.hosts, host_rows(sites), pieces_of(sites.hosts)
+    depth = int(pieces["path"].str.count(_BETWEEN).max()) if hosts else 0
+    size = {"height": f"{60 + _FRAME * (depth + 1)}px"}
+    text = "; ".join(f"{step.title}: {duration(step.length_ns)}" for step in hosts)
     note = f"{sites.sampled.note}." if sites.sampled else ""
-    return flame_figure(hosts, theme), size, flame_text(hosts), note, rows, parts.table_height(rows), shown
+    return flame_figure(pieces, theme), size, text, note, rows, parts.table_height(rows), parts.visible(rows)
 
 
 def tables_of(sites: Sites | str | None) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[str]]:
@@ -359,49 +360,26 @@ def _joined(outer: str, name: str) -> str:
     return f"{outer}{_BETWEEN}{name}"
 
 
-def flame_figure(steps: Sequence[HostStep], theme: str) -> go.Figure:
+def flame_figure(pieces: pd.DataFrame, theme: str) -> go.Figure:
     """Each step from left to right, callees below their callers; widths are times."""
-    look, pieces = THEMES[theme], pieces_of(steps)
-    names = [path.rpartition(_BETWEEN)[2] for path in pieces["path"]]
-    figure = go.Figure(
-        go.Icicle(
-            ids=pieces["path"],
-            labels=[markup(name, _LONGEST_FRAME) for name in names],
-            parents=pieces["parent"],
-            values=pieces["ns"],
-            branchvalues="total",
-            sort=False,
-            tiling={"orientation": "v", "pad": 1},
-            marker={"colors": [_colour(name) for name in names], "line": {"width": 0}},
-            hovertext=[
-                f"{markup(name, 300, 90)}<br>{duration(ns)}, {share:.1%} of the step"
-                for name, ns, share in zip(names, pieces["ns"], pieces["share"], strict=True)
-            ],
-            hoverinfo="text",
-            textfont={"size": 11, "color": "#1B2430"},
-            root={"color": CLEAR},
-            pathbar={"visible": True},
-        )
-    )
+    look, names = THEMES[theme], [path.rpartition(_BETWEEN)[2] for path in pieces["path"]]
+    kinds = [_KINDS_OF_CALLS.get(letter(name), "graph" if "): " in name else "nvtx") for name in names]
+    hovers = [
+        f"{markup(name, 300, 90)}<br>{duration(ns)}, {share:.1%} of the step"
+        for name, ns, share in zip(names, pieces["ns"], pieces["share"], strict=True)
+    ]
+    flames = go.Icicle(
+        ids=pieces["path"], parents=pieces["parent"], values=pieces["ns"], branchvalues="total", sort=False,
+        labels=[markup(name, _LONGEST_FRAME) for name in names], hovertext=hovers, hoverinfo="text",
+        tiling={"orientation": "v", "pad": 1}, pathbar={"visible": True}, root={"color": CLEAR},
+        marker={"colors": [COLOURS[kind] for kind in kinds], "line": {"width": 0}},
+        textfont={"size": 11, "color": "#1B2430"},
+    )  # fmt: skip
+    figure = go.Figure(flames)
     figure.update_layout(
         margin={"l": 0, "r": 0, "t": 24, "b": 0}, **look.layout, uniformtext={"minsize": 9, "mode": "hide"}
     )
     return figure
-
-
-def flame_height(steps: Sequence[HostStep]) -> int:
-    """Height of the figure, px."""
-    depth = pieces_of(steps)["path"].str.count(_BETWEEN).max() if steps else 0
-    return 60 + _FRAME * (int(depth) + 1)
-
-
-def flame_text(steps: Sequence[HostStep]) -> str:
-    """A description of the figure."""
-    return "; ".join(f"{step.title}: {duration(step.length_ns)}" for step in steps)
-
-
-def _colour(name: str) -> str:
-    return COLOURS[_KINDS_OF_CALLS.get(letter(name), "graph" if "): " in name else "nvtx")]
 
 
 PAGE = Page(ADDRESS, "Advice", "changes by predicted gain, with their call sites", sections, register, place=3)

@@ -286,7 +286,7 @@ def _render(app: Dash, store: RunStore) -> None:
             visible(len(parts) > 1),
             _legend(graph),
             memory_figure(graph.memory, graph.allocator, theme),
-            {"height": f"{memory_height(graph.memory)}px"},
+            {"height": f"{max(len(graph.memory), 1) * _BAND + _BESIDE_BARS['t'] + _BESIDE_BARS['b']}px"},
             "Peak memory. " + "; ".join(_memory_text(memory, graph.allocator) for memory in graph.memory),
             SHOWN,
             SHOWN,
@@ -491,7 +491,8 @@ class Drawing:
 
 def draw(graph: RunGraph, part: range) -> Drawing:
     """The nodes of a part, the nodes outside it that they read, and the events that join its streams."""
-    links = [*_reads(graph, part), *_waits(graph, part)]
+    links = [(source, i, "") for i in part for source in dict.fromkeys(graph.nodes[i].src)]
+    links += _waits(graph, part)
     places = _places(graph, part)
     views = {i for i in part if graph.nodes[i].stream is None}
     above = sorted({a for a, *_ in links} - places.keys())
@@ -507,12 +508,6 @@ def draw(graph: RunGraph, part: range) -> Drawing:
          *(_edge(spots, views, *link) for link in links)],
         round(_LEFT + _COLUMN * columns + _LEFT), round(_ROW * rows + _MARGIN + 20), spots,
     )  # fmt: skip
-
-
-def _reads(graph: RunGraph, part: range) -> Iterator[tuple[int, int, str]]:
-    for i in part:
-        for source in dict.fromkeys(graph.nodes[i].src):
-            yield source, i, ""
 
 
 def _waits(graph: RunGraph, part: range) -> Iterator[tuple[int, int, str]]:
@@ -554,18 +549,13 @@ def _node(graph: RunGraph, i: int, spot: Point, inside: bool) -> Element:
         label = "start of the step" if i == _START else "end of the step"
         return {"data": {"id": f"n{i}", "label": label}, "position": position, "classes": "outside"}
     node = graph.nodes[i]
-    data = {"id": f"n{i}", "name": node.name, "label": _label(graph, node)}
+    data = {"id": f"n{i}", "name": node.name, "label": plain(node.name, 26)}
     if node.stream is None:
         return {"data": data, "position": position, "classes": "view" if inside else "outside"}
     colour, ink = stream_colours(node.stream)
     data |= {"colour": colour, "ink": ink}
+    data["label"] += f"\n{plain(node.op, 16)} · {plain(graph.stream_name(node.stream), 20)}"
     return {"data": data, "position": position, "classes": "kernel" if inside else "kernel outside"}
-
-
-def _label(graph: RunGraph, node: Node) -> str:
-    if node.stream is None:
-        return plain(node.name, 26)
-    return f"{plain(node.name, 26)}\n{plain(node.op, 16)} · {plain(graph.stream_name(node.stream), 20)}"
 
 
 def _edge(spots: Mapping[int, Point], views: set[int], a: int, b: int, event: str) -> Element:
@@ -669,11 +659,6 @@ def memory_figure(memory: Sequence[Memory], used: str, theme: str) -> go.Figure:
         ],
     )  # fmt: skip
     return figure
-
-
-def memory_height(memory: Sequence[Memory]) -> int:
-    """Height of the figure, px."""
-    return max(len(memory), 1) * _BAND + _BESIDE_BARS["t"] + _BESIDE_BARS["b"]
 
 
 def _name(memory: Memory, used: str) -> str:

@@ -95,12 +95,6 @@ def what_if_of(run: Run, theme: str, here: str, **changes: Any) -> str:
     return link(ADDRESS, here) + WhatIfView(View(runs=(run.key,), theme=theme, rates=run.rates), **changes).query()
 
 
-def _of_run(view: WhatIfView, key: str) -> WhatIfView:
-    """The view for another run, without what only the old one has: positions of syncs, names of kernels."""
-    kept = () if view.without != (ALL,) else view.without
-    return replace(view, shared=replace(view.shared.led_by(key), token=None), without=kept, kernels=())
-
-
 def value_of(value: Any, field: str) -> Any:
     """The value of a field's component."""
     if isinstance(value, tuple):
@@ -116,7 +110,10 @@ def after(view: WhatIfView, source: str, value: Any, runs: Sequence[Run], scheme
     if source in FIELDS:
         return view.having(source, value)
     if source == "run":
-        return _of_run(view, value) if isinstance(value, str) and value else view
+        if not value or not isinstance(value, str):
+            return view
+        without = view.without if view.without == (ALL,) else ()  # positions are those of the other run, as are names
+        return replace(view, shared=replace(view.shared.led_by(value), token=None), without=without, kernels=())
     if source == "reset":
         return WhatIfView(view.shared)
     return replace(view, shared=parts.after_move(view.shared, parts.Action(source, value), runs, scheme))

@@ -132,7 +132,8 @@ class RunStore:
         while True:
             places = self._places()
             with self._lock:
-                unread = min((p for p in places if p.runs is None), key=self._turn, default=None)
+                waiting = [place for place in places if place.runs is None]
+                unread = min(waiting, key=lambda p: (not self._is_wanted(p), is_pass(p.path)), default=None)
                 if unread is None and places is self._found:
                     self._reader = None
                     return
@@ -142,10 +143,6 @@ class RunStore:
                     continue
             if unread is not None:
                 self._read(unread)
-
-    def _turn(self, place: Place) -> tuple[bool, bool]:
-        """The sort key of a recording in the order of reading."""
-        return not self._is_wanted(place), is_pass(place.path)
 
     def _is_wanted(self, place: Place) -> bool:
         return any(place.holds(key) for key in self._wanted)

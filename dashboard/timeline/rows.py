@@ -169,7 +169,8 @@ def _host_rows(trace: Trace, functions: pd.DataFrame) -> Iterator[Row]:
         if len(calls):
             yield Row(f"API calls{label}", "api", calls, process, thread)
         for level, part in enumerate(levels_of(of_thread(functions, process, thread))):
-            events = _events(part, "nvtx", short_names(part["text"]), part["text"])
+            short = part["text"].astype("str").str.replace(r"^.*\(\d+\): ", "", regex=True)  # without file and line
+            events = _events(part, "nvtx", short.astype("category"), part["text"])
             yield Row("" if level else f"Python{label}", "nvtx", events, process, thread)
 
 
@@ -348,11 +349,6 @@ def levels_of(functions: pd.DataFrame) -> Iterator[pd.DataFrame]:
 def _nested(functions: pd.DataFrame) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """See `call_sites.nesting`."""
     return nesting(*(functions[side].to_numpy(np.int64) for side in ("start", "end")))
-
-
-def short_names(texts: pd.Series) -> pd.Series:
-    """The functions without their file and line."""
-    return texts.astype("str").str.replace(r"^.*\(\d+\): ", "", regex=True).astype("category")
 
 
 def times_of(row: Row, index: Ints, anchor: int) -> list[str]:

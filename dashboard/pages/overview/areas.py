@@ -77,7 +77,8 @@ def area_sums(view: View, runs: Sequence[Run]) -> list[Any]:
         return []
     token = token_of(runs, view)
     found = [sums_of(run, area, view.rows, anchor_of(run, view, token)) for run in runs]
-    names = _order_of(found)
+    longest = pd.concat([table["union"] for table in found], axis=1).max(axis=1)
+    names = [str(name) for name in longest.sort_values(ascending=False, kind="stable").index]
     by = [
         ask(words, {"what": "sum by", "by": key}, f"Sum by {words}", "button",
             **{"aria-pressed": str(key == area.by).lower()})
@@ -103,12 +104,6 @@ def area_sums(view: View, runs: Sequence[Run]) -> list[Any]:
     more = len(names) - _MOST_SHOWN
     said = f"and {more:,} more; the text has the first {_MOST_COPIED:,} of each run"
     return [head, table, *([html.P(said, className="hint")] if more > 0 else [])]
-
-
-def _order_of(found: Sequence[pd.DataFrame]) -> list[str]:
-    """The names in all the tables, sorted by their largest union in any of them."""
-    longest = pd.concat([table["union"] for table in found], axis=1).max(axis=1)
-    return [str(name) for name in longest.sort_values(ascending=False, kind="stable").index]
 
 
 def text_of(runs: Sequence[Run], found: Sequence[pd.DataFrame]) -> str:

@@ -290,7 +290,7 @@ def _render_ladder(app: Dash, store: RunStore) -> None:
         style = visible(ladder is not None)
         return (
             no_update if ladder is None else ladder_figure(ladder, chosen, theme),
-            no_update if ladder is None else {"height": f"{ladder_height(ladder)}px"},
+            no_update if ladder is None else {"height": f"{len(ladder.rungs) * _BAND + _MARGIN['t'] + _MARGIN['b']}px"},
             "" if ladder is None else f"Tokens/s by strategy. {'; '.join(map(rung_text, ladder.rungs))}",
             ladder_line(ladder, chosen),
             [{"value": one.key, "label": one.title} for one in ladders],
@@ -428,11 +428,6 @@ def ladder_figure(ladder: Ladder, chosen: Sequence[str], theme: str) -> go.Figur
         ],
     )  # fmt: skip
     return figure
-
-
-def ladder_height(ladder: Ladder) -> int:
-    """Height of the figure, px."""
-    return len(ladder.rungs) * _BAND + _MARGIN["t"] + _MARGIN["b"]
 
 
 def rung_text(rung: Rung, shown: Any = plain) -> str:
