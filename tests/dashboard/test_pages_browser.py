@@ -383,8 +383,10 @@ def test_files_that_are_chosen_dropped_or_come_are_read_or_say_in_place_why_not(
         assert [fault for fault in page.faults() if "413" not in fault and "422" not in fault] == []
         page.one("#uploads button").click()
         assert len(said()) == 6
-        (tmp_path / "runs" / "broken.json").write_bytes(b"not a trace")
-        page.until(lambda: page.run("unread", "broken"), "the reason, whole")
+        broken = b'{"traceEvents":[{"ph":"X","ts":' + b"1" * 4301 + b"}]}"
+        (tmp_path / "runs" / "broken.json").write_bytes(broken)
+        why = "contains a number with more than 100 digits, so it is not a trace"
+        page.until(lambda: page.run("unread", "broken") == ["broken", why], "the reason, whole")
         page.browser.find_element(By.LINK_TEXT, "Show it").click()
         page.shows(BARS)
         page.until(lambda: page.browser.current_url.endswith("?run=large"), "that one")
