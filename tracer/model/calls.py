@@ -1,20 +1,20 @@
 """The vocabulary of host calls: which launch, copy, synchronise, poll or order work, each kind with its letter; which
 build graphs, and which allocate memory.
 
-This is the only place that lists their names. Sources: CUDA 13.0's `cupti_runtime_cbid.h` and `cupti_driver_cbid.h`,
-which keep the names of earlier versions; HIP's dispatch table (`hip_api_trace.hpp` of ROCm 6.2 and 7), with
-`hip_runtime_api.h` for their meaning; the names that this project's backends give their calls. Names are listed without
-version suffixes (`_v3020`, `_v2`) and those of per-thread default streams (`_ptsz`, `_ptds`, `_spt`), see `plain`.
+This and `calls.toml` are the only places that list their names. A name is looked up without its suffixes, see `plain`.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
+
+from tracer.files.bounded import toml_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,70 +37,7 @@ MEANING: Final = {
 }  # fmt: skip
 """The meaning of each letter of a signature."""
 
-_NAMES: Final = {
-    SYNC: """
-        cudaStreamSynchronize cudaDeviceSynchronize cudaEventSynchronize cudaThreadSynchronize
-        cuStreamSynchronize cuCtxSynchronize cuEventSynchronize
-        hipStreamSynchronize hipDeviceSynchronize hipCtxSynchronize hipEventSynchronize
-        streamSynchronize eventSynchronize
-    """,
-    COPY: """
-        cudaMemcpyAsync cudaMemcpyPeerAsync cudaMemcpyToSymbolAsync cudaMemcpyFromSymbolAsync cudaMemcpyToArrayAsync
-        cudaMemcpyFromArrayAsync cudaMemcpy2DAsync cudaMemcpy2DToArrayAsync cudaMemcpy2DFromArrayAsync
-        cudaMemcpy3DAsync cudaMemcpy3DPeerAsync cudaMemcpyBatchAsync cudaMemcpy3DBatchAsync
-        cudaMemcpyWithAttributesAsync cudaMemcpy3DWithAttributesAsync
-        cuMemcpyAsync cuMemcpyPeerAsync cuMemcpyHtoDAsync cuMemcpyDtoHAsync cuMemcpyDtoDAsync cuMemcpyHtoAAsync
-        cuMemcpyAtoHAsync cuMemcpy2DAsync cuMemcpy3DAsync cuMemcpy3DPeerAsync cuMemcpyBatchAsync cuMemcpy3DBatchAsync
-        cu64MemcpyHtoDAsync cu64MemcpyDtoHAsync cu64MemcpyDtoDAsync cu64Memcpy2DAsync cu64Memcpy3DAsync
-        cuMemcpyWithAttributesAsync cuMemcpy3DWithAttributesAsync
-        hipMemcpyAsync hipMemcpyPeerAsync hipMemcpyHtoDAsync hipMemcpyDtoHAsync hipMemcpyDtoDAsync hipMemcpyHtoAAsync
-        hipMemcpyAtoHAsync hipMemcpyToSymbolAsync hipMemcpyFromSymbolAsync hipMemcpyToArrayAsync
-        hipMemcpyFromArrayAsync hipMemcpy2DAsync hipMemcpy2DToArrayAsync hipMemcpy2DFromArrayAsync
-        hipMemcpyParam2DAsync hipMemcpy3DAsync hipMemcpy3DPeerAsync hipDrvMemcpy3DAsync hipMemcpyBatchAsync
-        hipMemcpy3DBatchAsync
-        memcpyAsync memcpyPeerAsync
-    """,
-    BLOCKING_COPY: """
-        cudaMemcpy cudaMemcpyPeer cudaMemcpyToSymbol cudaMemcpyFromSymbol cudaMemcpyToArray cudaMemcpyFromArray
-        cudaMemcpyArrayToArray cudaMemcpy2D cudaMemcpy2DToArray cudaMemcpy2DFromArray cudaMemcpy2DArrayToArray
-        cudaMemcpy3D cudaMemcpy3DPeer
-        cuMemcpy cuMemcpyPeer cuMemcpyHtoD cuMemcpyDtoH cuMemcpyDtoD cuMemcpyDtoA cuMemcpyAtoD cuMemcpyAtoA
-        cuMemcpyHtoA cuMemcpyAtoH cuMemcpy2D cuMemcpy2DUnaligned cuMemcpy3D cuMemcpy3DPeer
-        cu64MemcpyHtoD cu64MemcpyDtoH cu64MemcpyDtoD cu64MemcpyDtoA cu64MemcpyAtoD cu64Memcpy2D
-        cu64Memcpy2DUnaligned cu64Memcpy3D
-        hipMemcpy hipMemcpyWithStream hipMemcpyPeer hipMemcpyHtoD hipMemcpyDtoH hipMemcpyDtoD hipMemcpyDtoA
-        hipMemcpyAtoD hipMemcpyAtoA hipMemcpyHtoA hipMemcpyAtoH hipMemcpyToSymbol hipMemcpyFromSymbol hipMemcpyToArray
-        hipMemcpyFromArray hipMemcpy2D hipMemcpy2DToArray hipMemcpy2DFromArray hipMemcpy2DArrayToArray
-        hipMemcpyParam2D hipDrvMemcpy2DUnaligned hipMemcpy3D hipMemcpy3DPeer hipDrvMemcpy3D
-        memcpy
-    """,
-    LAUNCH: """
-        cudaLaunch cudaLaunchKernel __cudaLaunchKernel cudaLaunchKernelExC cudaLaunchCooperativeKernel
-        cudaLaunchCooperativeKernelMultiDevice
-        cuLaunch cuLaunchGrid cuLaunchGridAsync cuLaunchKernel cuLaunchKernelEx cuLaunchCooperativeKernel
-        cuLaunchCooperativeKernelMultiDevice
-        hipLaunchKernel hipLaunchKernelExC hipLaunchByPtr hipLaunchCooperativeKernel
-        hipLaunchCooperativeKernelMultiDevice hipModuleLaunchKernel hipModuleLaunchCooperativeKernel
-        hipModuleLaunchCooperativeKernelMultiDevice hipDrvLaunchKernelEx hipExtLaunchKernel hipExtModuleLaunchKernel
-        hipExtLaunchMultiKernelMultiDevice hipHccModuleLaunchKernel
-        launchKernel
-    """,
-    GRAPH_LAUNCH: "cudaGraphLaunch cuGraphLaunch hipGraphLaunch graphLaunch",
-    EVENT: """
-        cudaEventRecord cudaEventRecordWithFlags cuEventRecord cuEventRecordWithFlags hipEventRecord
-        hipEventRecordWithFlags eventRecord
-    """,
-    WAIT: """
-        cudaStreamWaitEvent cuStreamWaitEvent cuCtxWaitEvent cuGreenCtxWaitEvent hipStreamWaitEvent streamWaitEvent
-    """,
-    POLL: "cudaStreamQuery cudaEventQuery cuStreamQuery cuEventQuery hipStreamQuery hipEventQuery",
-    BEGIN_CAPTURE: """
-        cudaStreamBeginCapture cudaStreamBeginCaptureToGraph cuStreamBeginCapture cuStreamBeginCaptureToGraph
-        hipStreamBeginCapture hipStreamBeginCaptureToGraph
-    """,
-    END_CAPTURE: "cudaStreamEndCapture cuStreamEndCapture hipStreamEndCapture",
-    "": "cudaLaunchHostFunc cuLaunchHostFunc hipLaunchHostFunc",  # the host computes for the stream
-}
+_NAMES: Final = toml_of(Path(__file__).with_name("calls.toml"))
 LETTERS: Final[Mapping[str, str]] = {name: letter for letter, names in _NAMES.items() for name in names.split()}
 """Name -> its letter."""
 
