@@ -11,7 +11,8 @@ from selenium.webdriver import ActionChains, Keys
 from dashboard.view import View
 from tests.dashboard.conftest import copied, served
 from tests.dashboard.page import BARS
-from tests.dashboard.traces import GAP, KERNELS, PERIOD
+from tests.dashboard.traces import GAP, KERNELS, PERIOD, decode
+from tracer import Trace, formats
 
 pytestmark = pytest.mark.browser
 
@@ -55,6 +56,8 @@ def test_each_key_counts_from_what_the_last_one_asked_for_whatever_is_drawn_yet(
     page.press("n", "w", "n", "s", ".", "a")
     page.linked("token=8")
     page.comes_to(low + 1.5 * width, low + 2.5 * width, by=8)
+    page.press("w", "t", "s")
+    page.until(lambda: page.width() == pytest.approx(2 * 1.35 * PERIOD), "two tokens")
     page.alter("late", "timeline.figure", 1500, 0)
     page.press("g")
     page.comes_to(low, high)
@@ -76,8 +79,12 @@ def test_going_to_a_token_a_time_and_the_next_gap(page, address):
         page.says("gone", said)
         page.linked("token=12")
     page.blur()
-    page.press("]", "]", "[")
+    page.press("]", "]")
+    page.says("gone", "after token 17.")
+    page.press("[", "w")
     page.says("gone", "after token 16.")
+    middle = pytest.approx(4 * PERIOD + GAP / 2, abs=9)
+    page.until(lambda: sum(page.range()) / 2 == middle, "its middle")
 
 
 def test_searching_goes_from_match_to_match_and_shows_its_arrows(page, address):
@@ -106,6 +113,20 @@ def test_searching_goes_from_match_to_match_and_shows_its_arrows(page, address):
     page.says("picked", "memcpy HtoD")
 
 
+def test_names_of_rows_keep_their_first_letters_on_a_phone(page, tmp_path):
+    trace = decode()
+    ranges = {**trace["nvtx"].to_dict("list"), "thread": [71] * len(trace["nvtx"])}
+    threads = {"process": [7, 7], "thread": [70, 71], "name": ["CUDA WORKERS", "MMMMMMMMMMMM"]}
+    tables = {**trace.tables, "nvtx": ranges, "threads": threads}
+    formats.write(Trace.from_columns(trace.metadata, **tables), tmp_path / "CUDA-GRAPHS-AND-MANY-MORE-WORDS")
+    with served(tmp_path) as address, page.screen(390, 844):
+        page.load(f"{address}?run=CUDA-GRAPHS-AND-MANY-MORE-WORDS", BARS)
+        names = page.until(lambda: len(found := page.run("names")) == 5 and found, "names")
+        assert {name[:4] for name, _ in names} == {"CUDA", "NVTX", "API ", "stre"}
+        assert all(left >= 0 for _, left in names), names
+        page.leave()
+
+
 def test_rows_are_arranged_by_keyboard_and_the_link_has_it(page, address):
     page.visit(f"{address}?run=a&token=5", BARS)
     assert page.labels() == ["NVTX", "API calls", "stream 13", "stream 14"]
@@ -123,6 +144,12 @@ def test_rows_are_arranged_by_keyboard_and_the_link_has_it(page, address):
     page.linked("hide=NVTX", "rows=gpu", "fold=GPU+0", "order=stream+14")
     page.load(page.browser.current_url, BARS)
     page.until(lambda: page.labels() == ["▸ GPU 0"], "the same by link")
+    page.press("r")
+    page.until(
+        lambda: page.browser.find_element("xpath", "//button[text()='As recorded']").send_keys(Keys.ENTER) or 1, ""
+    )
+    page.until(lambda: len(page.labels()) == 4, "all rows")
+    page.until(lambda: page.one("#only").get_attribute("value") == "", "an empty field")
 
 
 def test_a_double_click_on_an_event_does_not_choose_it_a_click_does_and_escape_deselects(page, address):
@@ -165,7 +192,11 @@ def test_what_is_in_view_or_dragged_over_is_summed_copied_and_linked(page, addre
     page.click_on("[aria-label='Sum by kernel or copy']")
     page.linked("by=kernel")
     kernel = "void k<float>(T*)"
-    page.until(lambda: "80.0%" in page.run("cells", kernel), "sums of the kernel in both")
+    page.until(lambda: page.run("cells", kernel), "sums of the kernel")
+    assert page.run("cells", kernel) == [
+        str(KERNELS), "900 µs", "900 µs", "112 µs", "90.0%", "90.0%",
+        str(KERNELS), "800 µs", "800 µs", "100 µs", "80.0%", "80.0%",
+    ]  # fmt: skip
     copied = page.wait("""const [done] = arguments;
         navigator.clipboard.writeText = async (text) => done(text);
         document.getElementById('copy-sums').click();""")
@@ -282,6 +313,18 @@ def test_the_card_goes_when_the_pointer_leaves_or_does_something_and_a_late_answ
     page.until(lambda: card(page), "a card")
     page.rest(700)
     assert card(page)[0].startswith("token "), "the last one's"
+    page.point(5, 5)
+    page.visit(link, BARS)
+    with page.touched():
+
+        def taps():  # again if the page was busy, for which a tap became a long one
+            page.touch("touchStart", page.spot("kernel"))
+            page.touch("touchEnd")
+            page.rest(700)
+            return "event=" in page.browser.current_url
+
+        page.until(taps, "a tap")
+        assert card(page) == [], "a finger gets the panel"
 
 
 VLLM, LLAMA_CPP, HYBRID = "vllm-b1-node-nvtx", "llama1b-sccc-node", "llama-1.1b-aaag-sequential-cuda-ngl13"
@@ -373,6 +416,16 @@ def test_a_zoom_is_one_request_beside_what_is_fetched_ahead_and_its_link_is_the_
     assert not any("view.data" in output for output in at.run("return window.outputs")), "a place is no other view"
 
 
+def test_a_wheel_that_is_turned_notch_by_notch_makes_at_most_three_requests(page, address):
+    show(page, address, loaded=True)
+    page.rest(1000)  # what else a new page asks
+    before = page.range()
+    found = page.wait("notches", 150, -30)
+    assert found["asked"] <= 2 * (1 + found["pauses"]), "one is left for its rest"
+    assert found["pauses"] or found["late"] <= 600, "400 ms, and the browser's own time on a busy machine"
+    page.until(lambda: page.width() < 0.8 * (before[1] - before[0]), "the link")
+
+
 def test_a_drag_moves_at_once_and_is_no_click_and_a_double_click_shows_the_token_under_it(at):
     before, plot = at.range(), at.one("#timeline .nsewdrag")
     ActionChains(at.browser, duration=50).click_and_hold(plot).move_by_offset(60, 0).move_by_offset(60, 0).perform()
@@ -401,8 +454,10 @@ def test_a_key_pressed_before_the_view_of_a_new_link_counts_from_it(at):
 
 def test_fingers_drag_and_pinch(at):
     with at.touched():
-        box = at.run("return arguments[0].getBoundingClientRect().toJSON()", at.one("#timeline .nsewdrag"))
-        before = at.range()
+        before, box = (
+            at.range(),
+            at.run("return arguments[0].getBoundingClientRect().toJSON()", at.one("#timeline .nsewdrag")),
+        )
         x, y, width = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2, before[1] - before[0]
         at.touch("touchStart", (x, y))
         for by in (20, 60, 100):

@@ -50,6 +50,10 @@ for (const trace of plot._fullData.filter((trace) => trace.name === name))
     if (number !== null || (x > 5 && x < xaxis._length - 5 && y > 0 && y < innerHeight)) return [left + x, y].map(Math.round);
   }
 return null;
+// names: the names of rows and where each begins, px from the timeline's left
+const { left } = document.getElementById("timeline").getBoundingClientRect();
+return [...document.querySelectorAll(":is(#timeline, #minimap) .ytick text")].map((name) =>
+  [name.textContent, name.getBoundingClientRect().left - left]);
 // frame: the ends of the minimap's frame, as shares of its width
 const {xaxis} = document.querySelector('#minimap .js-plotly-plot')._fullLayout;
 const frame = document.getElementById('in-view'), {offsetLeft: left, offsetWidth: wide} = frame;
@@ -146,6 +150,27 @@ window.fetch = (...asked) => {
   if (asked[1]?.body) window.outputs.push(JSON.parse(asked[1].body).output);
   return fetched(...asked);
 };
+// notches: turns the wheel notch by notch for 2 s; how many requests there were, and how late the last one was
+const [apart, by, done] = arguments, drag = document.querySelector('#timeline .nsewdrag');
+const box = drag.getBoundingClientRect();
+const at = {clientX: box.left + box.width / 2, clientY: box.top + 20, bubbles: true, cancelable: true};
+const begin = performance.now(), asked = () => performance.getEntriesByType('resource')
+  .filter(({name, startTime}) => name.includes('_dash-update') && startTime > begin).length;
+let last = begin, pauses = 0;
+const settles = (count, ended) => {  // how long after the last notch its request came
+  if (asked() > count) return done({asked: count, pauses, late: performance.now() - ended});
+  pauses += performance.now() - last > 110;
+  last = performance.now();
+  setTimeout(settles, 10, count, ended);
+};
+const notch = () => {
+  pauses += performance.now() - last > apart + 100;
+  if (performance.now() - begin > 2000) return settles(asked(), last);
+  last = performance.now();
+  drag.dispatchEvent(new WheelEvent('wheel', {...at, deltaY: by}));
+  setTimeout(notch, apart);
+};
+notch();
 // back: goes back, and presses a key before that view is there
 const done = arguments[0];
 const press = () => document.body.dispatchEvent(new KeyboardEvent('keydown', {key: 'd', bubbles: true}));
