@@ -23,35 +23,13 @@ import plotly.graph_objects as go
 from numpy.typing import NDArray
 
 from dashboard.figures import Plot
-from dashboard.figures.timeline import (
-    BETWEEN,
-    DIFFERENCES,
-    LABELLED,
-    MARGIN,
-    Drawing,
-    height_of,
-    left_of,
-    summed_area,
-    timeline_figure,
-    timeline_plot,
-    with_differences,
-)
+from dashboard.figures import timeline as figures
 from dashboard.palette import COLOURS, KINDS, THEMES
 from dashboard.reading.run import Run
 from dashboard.text import duration
-from dashboard.timeline import align
+from dashboard.timeline import align, marks
 from dashboard.timeline.flows import counterpart, flows_of
 from dashboard.timeline.layout import Panel, Placed, arranged, panels, places_of
-from dashboard.timeline.marks import (
-    HoleRow,
-    Window,
-    connectors,
-    detail_of,
-    detail_of_holes,
-    joined,
-    marks_of,
-    shades_of,
-)
 from dashboard.timeline.pyramid import Detail, Pyramid
 from dashboard.timeline.rows import Row
 from dashboard.view import Spot, View, span
@@ -98,7 +76,7 @@ def _tokens(runs: Sequence[Run]) -> list[align.Tokens]:
 def timeline(runs: Sequence[Run], view: View, theme: str, width: int) -> tuple[go.Figure, int]:
     """The timeline figure of these runs in this view, `width` px wide with its margins, and its height, px."""
     plot, height = timeline_of(runs, view, theme, width, brief=False)
-    return timeline_figure(plot), height
+    return figures.timeline_figure(plot), height
 
 
 def timeline_of(runs: Sequence[Run], view: View, theme: str, width: int, brief: bool = True) -> tuple[Plot, int]:
@@ -106,16 +84,17 @@ def timeline_of(runs: Sequence[Run], view: View, theme: str, width: int, brief: 
 
     `brief`: whether its hovers have only names and durations, as on a page that shows the rest when the pointer rests.
     """
-    within = min(max(width - left_of(width) - MARGIN["r"], 300), 4000)
+    within = min(max(width - figures.left_of(width) - figures.MARGIN["r"], 300), 4000)
     drawings = draw(runs, view, within, brief)
     origin = f"{view.align} of token {token_of(runs, view)}’s compute"
     limits = limits_of(runs, view)
-    plot = timeline_plot(drawings, limits, origin, theme, within, bool(view.find), view.ruler)
+    plot = figures.timeline_plot(drawings, limits, origin, theme, within, bool(view.find), view.ruler)
     look = THEMES[theme]
-    plot["layout"]["shapes"] += summed_area(*_area_of(runs, view), look)
+    plot["layout"]["shapes"] += figures.summed_area(*_area_of(runs, view), look)
     usual = align.default_range(_tokens(runs), view.align)  # the browser's range for a view without one
     plot["layout"]["meta"] = {"usual": [time / 1e9 for time in usual], "part": part_of(runs, view, theme)}
-    return with_differences(plot, _differences(runs, view, drawings), limits, within, look), height_of(drawings)
+    plot = figures.with_differences(plot, _differences(runs, view, drawings), limits, within, look)
+    return plot, figures.height_of(drawings)
 
 
 def around_of(runs: Sequence[Run], view: View, theme: str) -> dict[str, Any]:
@@ -155,7 +134,7 @@ def _area_of(runs: Sequence[Run], view: View) -> tuple[tuple[int, int] | None, l
     return view.area.ends, places
 
 
-def _differences(runs: Sequence[Run], view: View, drawings: Sequence[Drawing]) -> list[pd.DataFrame]:
+def _differences(runs: Sequence[Run], view: View, drawings: Sequence[figures.Drawing]) -> list[pd.DataFrame]:
     """The differences between each other run and the first one."""
     placed = _placed(runs, view)
     return [
@@ -164,21 +143,21 @@ def _differences(runs: Sequence[Run], view: View, drawings: Sequence[Drawing]) -
     ]
 
 
-def _difference(base: Run, other: Run, drawing: Drawing, anchor: int) -> pd.DataFrame:
+def _difference(base: Run, other: Run, drawing: figures.Drawing, anchor: int) -> pd.DataFrame:
     """The visible gaps of `other` with the base's gaps after the same tokens, with `DIFFERENCES`.
 
     Empty if a profiler inflates one of them, because their difference would include its overhead. `anchor` is `other`'s
     time 0, ns on its clock.
     """
     if base.tokens is None or other.tokens is None or base.inflated or other.inflated:
-        return pd.DataFrame(columns=DIFFERENCES)
+        return pd.DataFrame(columns=figures.DIFFERENCES)
     gaps, mine, theirs = drawing.gaps, other.tokens, base.tokens
     starts = np.rint(gaps["x"].to_numpy() * 1e9).astype(np.int64) + anchor
     token = np.minimum(np.searchsorted(mine.end, starts), len(mine) - 1)
     known = (mine.end[token] == starts) & (mine.gap[token] == gaps["gap"]) & (token < len(theirs))
     gap = theirs.gap[np.minimum(token, len(theirs) - 1)]
     differ = np.asarray(known & (gap >= 0) & (gap != gaps["gap"]), dtype=bool)
-    return gaps.assign(own=gaps["gap"], base=gap).loc[differ, DIFFERENCES]
+    return gaps.assign(own=gaps["gap"], base=gap).loc[differ, figures.DIFFERENCES]
 
 
 def range_of(runs: Sequence[Run], view: View, what: str) -> tuple[int, int] | None:
@@ -189,18 +168,18 @@ def range_of(runs: Sequence[Run], view: View, what: str) -> tuple[int, int] | No
     return align.gap_range(_tokens(runs), token_of(runs, view), view.align) if what == "gap" else None
 
 
-def draw(runs: Sequence[Run], view: View, width: int, brief: bool = False) -> list[Drawing]:
+def draw(runs: Sequence[Run], view: View, width: int, brief: bool = False) -> list[figures.Drawing]:
     """The drawings of these runs in this view, `width` px wide; `brief` as for `timeline_of`."""
     limits, token = limits_of(runs, view), token_of(runs, view)
     anchors, bins = _placed(runs, view), width
     while True:
-        windows = [Window(limits[0] + at, limits[1] + at, at, width, bins) for _, _, at in anchors]
+        windows = [marks.Window(limits[0] + at, limits[1] + at, at, width, bins) for _, _, at in anchors]
         details = [
-            [detail_of(placed.row, window) for placed in panel.rows]
+            [marks.detail_of(placed.row, window) for placed in panel.rows]
             for (_, panel, _), window in zip(anchors, windows, strict=True)
         ]
         shades = [
-            [detail_of_holes(row, window) for row in run.holes]
+            [marks.detail_of_holes(row, window) for row in run.holes]
             for (run, _, _), window in zip(anchors, windows, strict=True)
         ]
         if bins <= _FEWEST_BINS or sum(map(_weight, chain.from_iterable((*details, *shades)))) <= _HEAVIEST:
@@ -210,7 +189,7 @@ def draw(runs: Sequence[Run], view: View, width: int, brief: bool = False) -> li
     return [
         replace(
             _drawing(run, panel, window, _note(run, token), drawn, view.find, chosen.get(run.key), brief),
-            holes=shades_of(run.holes, shaded, panel, window),
+            holes=marks.shades_of(run.holes, shaded, panel, window),
         )
         for (run, panel, _), window, drawn, shaded in zip(anchors, windows, details, shades, strict=True)
     ]
@@ -222,21 +201,19 @@ def _weight(drawn: Detail) -> int:
 
 
 def _drawing(
-    run: Run, panel: Panel, window: Window, note: str, details: Sequence[Detail], find: str, spot: Spot | None,
+    run: Run, panel: Panel, window: marks.Window, note: str, details: Sequence[Detail], find: str, spot: Spot | None,
     brief: bool,
-) -> Drawing:  # fmt: skip
-    waits = run.waits
-    marks = joined(
-        [marks_of(placed, drawn, window, waits, find, brief) for placed, drawn in zip(panel.rows, details, strict=True)]
-    )
-    lines, gaps, ruled = connectors(panel, waits, window), _gaps(run, panel, window), _ruled(run, window)
-    drawing = Drawing(run.name, note, panel, marks, lines, gaps, tokens=ruled)
+) -> figures.Drawing:  # fmt: skip
+    rows, waits = zip(panel.rows, details, strict=True), run.waits
+    drawn = marks.joined([marks.marks_of(placed, of, window, waits, find, brief) for placed, of in rows])
+    lines, gaps, ruled = marks.connectors(panel, waits, window), _gaps(run, panel, window), _ruled(run, window)
+    drawing = figures.Drawing(run.name, note, panel, drawn, lines, gaps, tokens=ruled)
     if spot is None:
         return drawing
     return replace(drawing, chosen=outline(run, spot, panel, window), arrows=arrows_of(run, spot, panel, window))
 
 
-def _ruled(run: Run, window: Window) -> pd.DataFrame:
+def _ruled(run: Run, window: marks.Window) -> pd.DataFrame:
     """The tokens in view that the ruler numbers, as many as fit: x (s), step."""
     tokens = run.tokens
     assert tokens is not None
@@ -260,10 +237,10 @@ def _note(run: Run, token: int) -> str:
     parts += [f"gap after it {duration(gap)}"] if gap >= 0 else ["no gap after it"]
     parts += ["traced: times are inflated"] if run.inflated else []
     parts += ["kernels of the node pass, in proportion"] if run.node_kernels_note else []
-    return BETWEEN.join(p for p in parts if p)
+    return figures.BETWEEN.join(p for p in parts if p)
 
 
-def _gaps(run: Run, panel: Panel, window: Window) -> pd.DataFrame:
+def _gaps(run: Run, panel: Panel, window: marks.Window) -> pd.DataFrame:
     """The gaps in view, each over its device's rows: x dx gap text top bottom.
 
     text gives the causes of the gap, and is empty if the gap is too narrow for a label.
@@ -278,7 +255,7 @@ def _gaps(run: Run, panel: Panel, window: Window) -> pd.DataFrame:
     ]
     seen = seen.nlargest(_MOST_GAPS, "gap").sort_values("start") if len(seen) > _MOST_GAPS else seen
     start, gap = seen["start"].to_numpy(dtype=np.int64), seen["gap"].to_numpy(dtype=np.int64)
-    bears = gap >= LABELLED * window.ns_per_pixel
+    bears = gap >= figures.LABELLED * window.ns_per_pixel
     texts = np.full(len(seen), "", dtype=object)
     texts[bears] = [_made_of(row) for row in seen[bears].to_dict("records")]
     on = [bands[device] for device in seen["device"]]
@@ -317,7 +294,7 @@ def rings_of(limits: tuple[int, int], whole: tuple[int, int]) -> list[tuple[int,
 
 
 def around(
-    runs: Sequence[tuple[Sequence[HoleRow], Panel, int]], limits: tuple[int, int], whole: tuple[int, int],
+    runs: Sequence[tuple[Sequence[marks.HoleRow], Panel, int]], limits: tuple[int, int], whole: tuple[int, int],
     theme: str,
 ) -> dict[str, Any]:  # fmt: skip
     """What the browser draws around a view.
@@ -348,8 +325,8 @@ def around(
         "bundles": [
             {"ring": ring, "colour": COLOURS[KINDS[kind]],
              "opacity": round(faint * (shade / darkest) if kind == _GAP else 0.2 + 0.8 * (shade / darkest), 3),
-             "marks": np.concatenate(marks).ravel()}
-            for (ring, kind, shade), marks in sorted(found.items(), key=lambda each: each[0][1] != _GAP)  # beneath
+             "marks": np.concatenate(parts).ravel()}
+            for (ring, kind, shade), parts in sorted(found.items(), key=lambda each: each[0][1] != _GAP)  # beneath
         ],
     }  # fmt: skip
 
@@ -459,7 +436,7 @@ def chosen_in(runs: Sequence[Run], view: View, token: int) -> dict[str, Spot]:
         starts = _token_starts(other, there)
         same = at + other.tokens.clamp(token) - run.tokens.clamp(token)
         if 0 <= same < len(starts) - 1:
-            event = counterpart(row, spot.event, _span(edges, at), there, _span(starts, same))
+            event = counterpart(row, spot.event, edges[at : at + 2].tolist(), there, starts[same : same + 2].tolist())
             found |= {} if event is None else {other.key: Spot(other.key, known[place], event)}
     return found
 
@@ -473,11 +450,7 @@ def _token_starts(run: Run, row: Row) -> Ints:
     return np.append(starts, MOST_NS)
 
 
-def _span(edges: Ints, at: int) -> tuple[int, int]:
-    return int(edges[at]), int(edges[at + 1])
-
-
-def outline(run: Run, spot: Spot, panel: Panel, window: Window) -> pd.DataFrame:
+def outline(run: Run, spot: Spot, panel: Panel, window: marks.Window) -> pd.DataFrame:
     """The frame around a chosen event: x0 x1 (s), top bottom (px); none if its row is not shown."""
     row = run.rows[spot.row]
     ends = np.clip([row.start[spot.event], row.end[spot.event]], *window.wider)
@@ -487,7 +460,7 @@ def outline(run: Run, spot: Spot, panel: Panel, window: Window) -> pd.DataFrame:
     return pd.DataFrame(places, columns=["x0", "x1", "top", "bottom"])
 
 
-def arrows_of(run: Run, spot: Spot, panel: Panel, window: Window) -> pd.DataFrame:
+def arrows_of(run: Run, spot: Spot, panel: Panel, window: marks.Window) -> pd.DataFrame:
     """The arrows from and to a chosen event between visible rows: kind, x0 x1 (s), y0 y1 (px).
 
     An end outside the viewport is drawn at its edge; arrows with both ends beyond the same edge are left out.

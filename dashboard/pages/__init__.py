@@ -170,38 +170,26 @@ def _layout(page: Page, pages: Sequence[Page], upload_limit: int) -> Any:
         html.A(each.name, id=_id(each), href=link(each.address, page.address), **(current if each is page else {}))
         for each in pages
     ]
-    shown = html.Div(
-        [
-            dcc.Location(id="url", refresh=False),
-            *(dcc.Store(id=key) for key in ("view", "named", "screen", "revision", "pressed")),
-            html.A("Skip to the content", href="#content", className="skip"),
-            html.Header(
-                [
-                    html.H1("intertoken"),
-                    html.Nav(html.Ul([html.Li(entry) for entry in entries]), **named("Pages")),
-                    html.P(page.motto, className="motto"),
-                    html.Button(
-                        "Copy link", id="copy-link", className="button", title="Copy a link to exactly this view"
-                    ),
-                    html.Button("Dark", id="theme", className="button", title="Switch between light and dark"),
-                ]
-            ),
-            html.P(
-                "The server of this page does not answer: is intertoken dashboard still running?",
-                id="offline",
-                role="alert",
-                hidden=True,
-                className="offline",
-            ),
-            failure_place(),
-            html.Div(id="missing", role="alert", className="missing"),
-            html.Main(list(page.sections()), id="content", tabIndex="-1"),
-            html.P(id="said", role="status", className="unseen"),
-        ],
-        id="page",
-        **data,
-    )
-    return with_markup(shown)
+    header = [
+        html.H1("intertoken"),
+        html.Nav(html.Ul([html.Li(entry) for entry in entries]), **named("Pages")),
+        html.P(page.motto, className="motto"),
+        html.Button("Copy link", id="copy-link", className="button", title="Copy a link to exactly this view"),
+        html.Button("Dark", id="theme", className="button", title="Switch between light and dark"),
+    ]
+    offline = "The server of this page does not answer: is intertoken dashboard still running?"
+    content = [
+        dcc.Location(id="url", refresh=False),
+        *(dcc.Store(id=key) for key in ("view", "named", "screen", "revision", "pressed")),
+        html.A("Skip to the content", href="#content", className="skip"),
+        html.Header(header),
+        html.P(offline, id="offline", role="alert", hidden=True, className="offline"),
+        failure_place(),
+        html.Div(id="missing", role="alert", className="missing"),
+        html.Main(list(page.sections()), id="content", tabIndex="-1"),
+        html.P(id="said", role="status", className="unseen"),
+    ]
+    return with_markup(html.Div(content, id="page", **data))
 
 
 def _id(page: Page) -> str:

@@ -1,8 +1,4 @@
-"""The advice page: changes to a run by predicted gain, and where the host spends its time.
-
-A new view is rendered immediately with the available results. While answers are missing the page polls, and it is
-rendered again when more of them are available.
-"""
+"""The advice page: changes to a run by predicted gain, and where the host spends its time."""
 
 from __future__ import annotations
 
@@ -170,10 +166,8 @@ def _render(app: Dash, store: RunStore) -> None:
 
 def nothing_to_show(store: RunStore, run: Run | None) -> str:
     """Instructions if there is no advice; empty if there is some."""
-    if not store.so_far():
-        return parts.NO_RECORDINGS
     if run is None:
-        return "Select a run above."
+        return parts.no_run(store.so_far())
     if run.syncs is None:
         return f"{plain(run.name, 90)} has no CUDA calls inside token steps, so no change can be predicted."
     return ""
@@ -288,13 +282,8 @@ def _with_bounds(row: dict[Any, Any]) -> str:
 
 def waited_lines(threads: Iterable[dict[str, Any]]) -> list[str]:
     """The threads that the host waits for, for how long, and how that is known."""
-    return [
-        f"{row['idle_us']:,.1f} µs a step: {row['how']}"
-        if row["thread"] == MISSING
-        else f"{row['idle_us']:,.1f} µs a step for {plain(named_functions(row), 200)}: {row['how']}"
-        for row in threads
-        if row["idle_us"] >= _LEAST_US
-    ]
+    told = [(row, "" if row["thread"] == MISSING else f" for {plain(named_functions(row), 200)}") for row in threads]
+    return [f"{r['idle_us']:,.1f} µs a step{of}: {r['how']}" for r, of in told if r["idle_us"] >= _LEAST_US]
 
 
 def site_rows(sites: pd.DataFrame | None) -> list[dict[str, Any]]:

@@ -1,7 +1,4 @@
-"""The gap page: causes token by token, distribution, longest gaps, and the figures of their causes.
-
-Each action creates a new view (`reduce`), which is rendered (`render`).
-"""
+"""The gap page: causes token by token, distribution, longest gaps, and the figures of their causes."""
 
 from __future__ import annotations
 
@@ -152,7 +149,7 @@ def _render(app: Dash, store: RunStore) -> None:
         chosen = store.chosen(view.shared.runs or (), view.shared.rates)
         runs = [run for run in chosen if run.gaps is not None]
         panels, places = panels_of(runs), places_of(runs)
-        style = {"height": f"{height_of(panels)}px"}
+        style = {"height": f"{max(len(panels), 1) * _PANEL + _FOOT}px"}
         longest, causes = longest_of(runs, view.shared.theme), made_of(runs)
         nothing = nothing_to_show(store.so_far(), chosen, runs)
         return (
@@ -220,11 +217,6 @@ class GapPanel:
     note: str
     table: pd.DataFrame
     run: str = ""
-
-
-def height_of(panels: Sequence[GapPanel]) -> int:
-    """Height of either figure, px."""
-    return max(len(panels), 1) * _PANEL + _FOOT
 
 
 def limit_of(panels: Sequence[GapPanel], scale: str) -> float:

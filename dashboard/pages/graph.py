@@ -1,7 +1,5 @@
 """The graph page: the model graph that ran, its streams and events, and the memory of each allocator.
 
-As on the overview, each event creates a new view (`reduce`), which is rendered (`render`).
-
 Drawn is a part of the graph, as Cytoscape elements, one column per stream, time downwards; and the peak memory of its
 allocators: their arenas, and the live bytes in them. A kernel is one row below all its predecessors: the kernels that
 it reads from, the kernel before it on its stream, and the events that its stream waits for. So no two kernels of a
@@ -199,20 +197,12 @@ def sections() -> list[Any]:
 
 
 def _canvas() -> cyto.Cytoscape:
+    still = dict.fromkeys(("userZoomingEnabled", "userPanningEnabled", "boxSelectionEnabled"), False)
     return cyto.Cytoscape(
-        id="canvas",
-        elements=[],
-        layout={"name": "preset", "fit": False},
-        stylesheet=stylesheet("light", None),
-        zoom=1,
-        pan={"x": 0, "y": 0},
-        userZoomingEnabled=False,
-        userPanningEnabled=False,
-        boxSelectionEnabled=False,
-        autoungrabify=True,
-        autounselectify=True,
-        style={"width": "300px", "height": "200px"},
-    )
+        id="canvas", elements=[], layout={"name": "preset", "fit": False}, stylesheet=stylesheet("light", None),
+        zoom=1, pan={"x": 0, "y": 0}, autoungrabify=True, autounselectify=True,
+        style={"width": "300px", "height": "200px"}, **still,
+    )  # fmt: skip
 
 
 def register(app: Dash, store: RunStore) -> None:

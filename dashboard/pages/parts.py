@@ -49,6 +49,11 @@ _LINE = 18  # px: one more line of a wrapped text
 _NUMBER = re.compile(r"[-−+±]?\d|–$")
 
 
+def no_run(known: Sequence[Run]) -> str:
+    """Instructions if no run is selected of those that are known."""
+    return "Select a run above." if known else NO_RECORDINGS
+
+
 def visible(shows: Any) -> dict[str, str]:
     """The style of an element that is shown if there is something to show."""
     return SHOWN if shows else HIDDEN
@@ -93,7 +98,8 @@ def group(label: str, *content: Any, look: str = "token", **options: Any) -> htm
 
 
 def poll(key: str) -> dcc.Interval:
-    """The timer, disabled at first, that makes a page request answers again while they are being computed."""
+    """The timer, disabled at first, that makes a page request answers again while they are being computed: the page
+    shows those that there are, and is rendered again when there are more."""
     return dcc.Interval(id=key, interval=_POLL_MS, disabled=True)
 
 

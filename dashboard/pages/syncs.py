@@ -1,8 +1,4 @@
-"""The syncs page: the host syncs of a token, a row each, what each waits for, and the predicted gain without it.
-
-A new view is rendered immediately with the available results. While answers are missing the page polls, and it is
-rendered again when more of them are available.
-"""
+"""The syncs page: the host syncs of a token, a row each, what each waits for, and the predicted gain without it."""
 
 from __future__ import annotations
 
@@ -106,10 +102,8 @@ def _render(app: Dash, store: RunStore) -> None:
 
 def nothing_to_show(store: RunStore, run: Run | None, rows: list[Any]) -> str:
     """Instructions if there is no inventory; empty if there is one."""
-    if not store.so_far():
-        return parts.NO_RECORDINGS
     if run is None:
-        return "Select a run above."
+        return parts.no_run(store.so_far())
     if run.syncs is None:
         return f"{plain(run.name, 90)} has no CUDA calls inside its token steps."
     return "" if rows else f"The steps of {plain(run.name, 90)} have no host sync: class {run.syncs.strategy}."

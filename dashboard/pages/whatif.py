@@ -1,7 +1,6 @@
 """The what-if page: choose changes, see the predicted figures, and both timelines.
 
-Each action creates a new view (`reduce`), which is rendered (`render`): the recorded run immediately, and the
-prediction next to it when it is ready, for which the page polls.
+The recorded run is rendered immediately, and the prediction next to it when it is ready.
 """
 
 from __future__ import annotations
@@ -326,10 +325,8 @@ def _render(app: Dash, store: RunStore) -> None:
 
 def nothing_to_show(known_runs: Sequence[Run], run: Run | None, answer: WhatIf | str | None) -> str:
     """Instructions if there is no prediction; empty if there is one, or a reason."""
-    if not known_runs:
-        return parts.NO_RECORDINGS
     if run is None:
-        return "Select a run above."
+        return parts.no_run(known_runs)
     if answer is None:
         return "Replaying the run …"
     return "Choose a change above, such as a different strategy." if answer == "" else ""

@@ -23,15 +23,7 @@ from tracer.analysis import compare
 from tracer.analysis.call_sites import RANGES, CallMoments, HostStep, by_site, call_sites, host_steps, without_site
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.idle_sites import Sampled, idle_by_site, sampled_functions
-from tracer.analysis.path.paths import (
-    CallSlack,
-    Causality,
-    StepEnds,
-    activity_slack,
-    call_slack,
-    critical_path,
-    syncs_by_position,
-)
+from tracer.analysis.path import paths
 from tracer.analysis.recorded import Measured
 from tracer.analysis.recording import Recording
 from tracer.analysis.surplus import ranges_around
@@ -74,16 +66,16 @@ def activities_of(store: RunStore, run: Run) -> Future[pd.DataFrame]:
 
     def work() -> pd.DataFrame:
         causality = _causality(store, run)
-        ends = StepEnds.of(causality, _recorded(run)[1])
-        return activity_slack(causality, ends, critical_path(causality, ends)).frame()
+        ends = paths.StepEnds.of(causality, _recorded(run)[1])
+        return paths.activity_slack(causality, ends, paths.critical_path(causality, ends)).frame()
 
     return store.background.ask(_SYNCS, (run.recorded, "activities"), work, len)
 
 
-def _calls(store: RunStore, run: Run) -> CallSlack:
+def _calls(store: RunStore, run: Run) -> paths.CallSlack:
     causality, steps = _causality(store, run), _recorded(run)[1]
-    ends = StepEnds.of(causality, steps)
-    return call_slack(causality, ends, critical_path(causality, ends), steps)
+    ends = paths.StepEnds.of(causality, steps)
+    return paths.call_slack(causality, ends, paths.critical_path(causality, ends), steps)
 
 
 def site_of(store: RunStore, run: Run, call: pd.DataFrame) -> Future[tuple[str, str]]:
@@ -110,7 +102,9 @@ def site_of(store: RunStore, run: Run, call: pd.DataFrame) -> Future[tuple[str, 
 def slack_of(store: RunStore, run: Run) -> Future[pd.DataFrame]:
     """The syncs of a run, see `syncs_by_position`; raises TraceError if there is no path."""
 
-    return store.background.ask(_SYNCS, (run.recorded, "slack"), lambda: syncs_by_position(_calls(store, run)).frame())
+    return store.background.ask(
+        _SYNCS, (run.recorded, "slack"), lambda: paths.syncs_by_position(_calls(store, run)).frame()
+    )
 
 
 def gain_without(store: RunStore, run: Run, positions: tuple[int, ...] | None) -> Future[Prediction]:
@@ -249,10 +243,12 @@ def _recorded(run: Run) -> tuple[Trace, Steps]:
     return run.trace, run.steps
 
 
-def _causality(store: RunStore, run: Run) -> Causality:
+def _causality(store: RunStore, run: Run) -> paths.Causality:
     """The dependencies of a run."""
     trace = _recorded(run)[0]
-    return store.background.now((run.recorded, "causality"), lambda: Causality.of(trace), lambda _: 2 * len(trace))
+    return store.background.now(
+        (run.recorded, "causality"), lambda: paths.Causality.of(trace), lambda _: 2 * len(trace)
+    )
 
 
 def _base(store: RunStore, run: Run) -> Base:

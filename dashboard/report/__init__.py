@@ -296,6 +296,7 @@ def _card(run: Run, base: Run) -> Card:
     rates_compare = run is not base and not (traced or base_traced) and same_work(run, base)
     is_known = not (inflated or base_inflated or any(r.summary.estimated_untraced_gap_us for r in (run, base)))
     gaps_compare = run is not base and is_known and same_work(run, base)
+    spread = "traced" if traced else _spread(run)
     counts = (
         ("sync", "syncs", summary.syncs_per_token),
         ("copy", "copies", summary.copies_per_token),
@@ -305,7 +306,7 @@ def _card(run: Run, base: Run) -> Card:
         name=plain(run.name, 90),
         strategy=_class(run),
         rate=_cell(rate, base_rate if rates_compare else None, _per_second, _percent),
-        rate_note=_rate_note(run, traced),
+        rate_note=f"tokens/s ({spread})" if spread else "tokens/s",
         gap=_cell(gap, base_gap if gaps_compare else None, microseconds, _time_difference),
         gap_note=f"gap (median{_how_known(run, inflated)})",
         calls=", ".join(f"{_count(n)} {one if n == 1 else many}" for one, many, n in counts if n is not None),
@@ -316,11 +317,6 @@ def _headline_rate(run: Run) -> tuple[float | None, bool]:
     """Tokens per second, untraced if known, and whether it is the recording's own."""
     untraced = run.summary.tokens_per_s
     return (run.summary.traced_tokens_per_s, True) if untraced is None else (untraced, False)
-
-
-def _rate_note(run: Run, traced: bool) -> str:
-    spread = "traced" if traced else _spread(run)
-    return f"tokens/s ({spread})" if spread else "tokens/s"
 
 
 def _how_known(run: Run, inflated: bool) -> str:

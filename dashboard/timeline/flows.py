@@ -173,7 +173,7 @@ def _ordered(segments: Segments) -> pd.DataFrame:
     ).drop_duplicates("call")
 
 
-def counterpart(row: Row, event: int, span: tuple[int, int], other: Row, other_span: tuple[int, int]) -> int | None:
+def counterpart(row: Row, event: int, span: Sequence[int], other: Row, other_span: Sequence[int]) -> int | None:
     """The event of another run's row that matches this one: the same occurrence of its name in the same token.
 
     Args:
@@ -188,7 +188,7 @@ def counterpart(row: Row, event: int, span: tuple[int, int], other: Row, other_s
     return int(there[order]) if order < len(there) else None
 
 
-def _named(row: Row, name: str, span: tuple[int, int]) -> Ints:
+def _named(row: Row, name: str, span: Sequence[int]) -> Ints:
     """The events of this full name that begin in a span, ns."""
     first, last = np.searchsorted(row.start, span).tolist()
     return np.asarray(first + np.flatnonzero((row.events["full"].iloc[first:last] == name).to_numpy()))

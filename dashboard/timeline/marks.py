@@ -262,7 +262,7 @@ def _exact_holes(row: HoleRow, detail: Detail, window: Window) -> pd.DataFrame:
     return pd.DataFrame({
         "x": window.seconds(start), "dx": (end - start) / 1e9, "ns": length, "share": 1.0,
         "text": [
-            f"<b>{_name_of_hole(row.place)}: {duration(ns)}</b>{why}"
+            f"<b>idle {PLACES[row.place]}: {duration(ns)}</b>{why}"
             for why, ns in zip(_whys(row, index), length.tolist(), strict=True)
         ],
     })  # fmt: skip
@@ -273,7 +273,7 @@ def _merged_holes(row: HoleRow, detail: Detail, window: Window) -> pd.DataFrame:
     return pd.DataFrame({
         "x": window.seconds(detail.start), "dx": width / 1e9, "ns": detail.busy, "share": detail.busy / width,
         "text": [
-            f"<b>{_name_of_hole(row.place)}: {duration(idle)} of {duration(wide)}</b><br>{count} holes; the longest "
+            f"<b>idle {PLACES[row.place]}: {duration(idle)} of {duration(wide)}</b><br>{count} holes; the longest "
             f"{duration(longest)}{why}"
             for idle, wide, count, longest, why in zip(
                 *(each.tolist() for each in (detail.busy, width, detail.count, longest)),
@@ -281,10 +281,6 @@ def _merged_holes(row: HoleRow, detail: Detail, window: Window) -> pd.DataFrame:
             )
         ],
     })  # fmt: skip
-
-
-def _name_of_hole(place: str) -> str:
-    return f"idle {PLACES[place]}"
 
 
 def _whys(row: HoleRow, index: Ints) -> list[str]:

@@ -59,33 +59,17 @@ def sections() -> list[Any]:
 
 
 def _runs() -> html.Section:
-    return html.Section(
-        [
-            table.strip(),
-            html.Ul(id="uploads", className="uploads", **parts.named("Uploads")),
-            html.Div(
-                [html.P("Select one to six.  ▲: from a traced pass, so inflated.", className="hint"),
-                 table.grid()],
-                id="runs-panel",
-                hidden=True,
-            ),
-            *table.below(),
-        ],
-        **parts.named("Runs"),
-    )  # fmt: skip
+    hint = html.P("Select one to six.  ▲: from a traced pass, so inflated.", className="hint")
+    uploads = html.Ul(id="uploads", className="uploads", **parts.named("Uploads"))
+    panel = html.Div([hint, table.grid()], id="runs-panel", hidden=True)
+    return html.Section([table.strip(), uploads, panel, *table.below()], **parts.named("Runs"))
 
 
 def _timeline() -> html.Section:
     return html.Section(
         [
             html.Div(
-                [
-                    html.H2("Timeline"),
-                    _token(),
-                    _by_gap(),
-                    parts.moves(*tools.buttons()),
-                    *tools.above(),
-                ],
+                [html.H2("Timeline"), _token(), _by_gap(), parts.moves(*tools.buttons()), *tools.above()],
                 className="bar tools",
             ),
             minimap.above(),
@@ -167,15 +151,9 @@ def _go_by_gap(app: Dash, store: RunStore) -> None:
         if not isinstance(percentile, int | float):  # the field is empty or not a number from 0 to 100
             raise PreventUpdate
         view = View.from_data(data)
-        turned = at_percentile(view, store.ready(view.runs or ()), percentile)
-        return no_update if turned == view else turned.query()
-
-
-def at_percentile(view: View, runs: Sequence[Run], percentile: float) -> View:
-    """The view at the token at a percentile of the first run's gaps; unchanged if the run has no gaps."""
-    tokens = runs[0].tokens if runs else None
-    token = None if tokens is None else token_at(tokens, percentile)
-    return view if token is None else replace(view, token=token)
+        base = next(iter(store.ready(view.runs or ())), None)
+        token = None if base is None or base.tokens is None else token_at(base.tokens, percentile)
+        return no_update if token in (None, view.token) else replace(view, token=token).query()
 
 
 def _table(app: Dash, store: RunStore) -> None:

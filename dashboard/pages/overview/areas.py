@@ -50,8 +50,7 @@ _SEARCHED: Final = {"kernel"}  # groupings whose names can be searched for from 
 
 def buttons() -> list[Any]:
     """The button that sums the visible range."""
-    hint = "Sum the visible range, or Ctrl-drag (⌘-drag) over a part of it"
-    return [button("sum", "Sums", hint)]
+    return [button("sum", "Sums", "Sum the visible range, or Ctrl-drag (⌘-drag) over a part of it")]
 
 
 def below() -> list[Any]:
@@ -85,18 +84,14 @@ def area_sums(view: View, runs: Sequence[Run]) -> list[Any]:
         for key, words in GROUPINGS.items()
     ]  # fmt: skip
     copies: dict[str, Any] = {"data-copies": "sums-text"}
-    copied = html.Button("Copy as text", id="copy-sums", className="button", title="Tab-separated", **copies)
-    copied_text = html.Pre(text_of(runs, found), id="sums-text", hidden=True)
-    head = html.Div(
-        [
-            html.Span([html.B("Sums "), _where(area)]),
-            html.Span(by, role="group", className="moves", **named("Sum by")),
-            copied,
-            copied_text,
-            ask("Close", {"what": "no area"}, "Clear the sums", "link"),
-        ],
-        className="bar",
-    )
+    controls = [
+        html.Span([html.B("Sums "), _where(area)]),
+        html.Span(by, role="group", className="moves", **named("Sum by")),
+        html.Button("Copy as text", id="copy-sums", className="button", title="Tab-separated", **copies),
+        html.Pre(text_of(runs, found), id="sums-text", hidden=True),
+        ask("Close", {"what": "no area"}, "Clear the sums", "link"),
+    ]
+    head = html.Div(controls, className="bar")
     if not names:
         return [head, html.P("No events of this kind in the area.", className="hint")]
     table = html.Div(_table(runs, found, names[:_MOST_SHOWN], area.by), className="scrolls", tabIndex=0, role="region",

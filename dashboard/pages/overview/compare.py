@@ -26,7 +26,7 @@ from dashboard.reading.run import LONGEST_NAME, SAME, Run, is_pass
 from dashboard.reading.store import RunStore, known
 from dashboard.text import apart, markup, plain
 from dashboard.view import MOST_RUNS, View
-from tracer.reporting.compare import Cell, Row, matrix
+from tracer.reporting.compare import Row, matrix
 from tracer.reporting.compare_words import phrases
 from tracer.reporting.headline import Figure, gap, idle, rate, sentence
 
@@ -219,15 +219,11 @@ def _table_alone(run: Run) -> html.Table | None:
 
 
 def _row(line: Row, numbers: Sequence[int]) -> html.Tr:
-    each = zip(numbers, line.cells, strict=True)
-    cells = [part for number, cell in each for part in _cells(line, number, cell)]
-    return html.Tr([html.Th(line.label, scope="row"), html.Td(line.base), *cells])
-
-
-def _cells(line: Row, number: int, cell: Cell) -> tuple[html.Td, html.Td]:
-    lit = "change largest" if cell.is_largest else "change"
-    own = html.Td(cell.text, id=_cell_id(number, line.figure), tabIndex="-1")
-    return own, html.Td(html.Span(cell.change), className=lit)
+    cells = [html.Th(line.label, scope="row"), html.Td(line.base)]
+    for number, cell in zip(numbers, line.cells, strict=True):
+        cells.append(html.Td(cell.text, id=_cell_id(number, line.figure), tabIndex="-1"))
+        cells.append(html.Td(html.Span(cell.change), className="change largest" if cell.is_largest else "change"))
+    return html.Tr(cells)
 
 
 def _cell_id(number: int, figure: str) -> str:
@@ -320,16 +316,12 @@ def ladder_line(ladder: Ladder | None, chosen: Sequence[str]) -> str:
 def _choose(app: Dash) -> None:
     @app.callback(Output("followed", "data", allow_duplicate=True), inputs("ladder.clickData", states="view.data"))
     def choose(click: dict[str, Any] | None, data: dict[str, Any] | None) -> Any:
-        return with_clicked(View.from_data(data), click).query()
-
-
-def with_clicked(view: View, click: dict[str, Any] | None) -> View:
-    """The view with the clicked run, which replaces the last one if the view is full."""
-    runs = view.runs or ()
-    match click:
-        case {"points": [{"customdata": str(key)}, *_]} if key not in runs:
-            return replace(view, runs=(*runs[: MOST_RUNS - 1], key))
-    return view
+        """The link with the clicked run, which replaces the last one if the view is full."""
+        view = View.from_data(data)
+        match click:
+            case {"points": [{"customdata": str(key)}, *_]} if key not in (runs := view.runs or ()):
+                view = replace(view, runs=(*runs[: MOST_RUNS - 1], key))
+        return view.query()
 
 
 @dataclass(frozen=True)

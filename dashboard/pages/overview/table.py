@@ -97,7 +97,7 @@ def rows_of(runs: Sequence[Run]) -> list[dict[str, Any]]:
 def row(run: Run) -> dict[str, Any]:
     """The row of a run."""
     summary = run.summary
-    traced = summary.traced
+    traced, told = summary.traced, summary.untraced_steps_per_s
     untraced = summary.tokens_per_s is not None
     return {
         "key": run.key,
@@ -111,8 +111,8 @@ def row(run: Run) -> dict[str, Any]:
         "rate_traced": traced and not untraced,
         "steps_per_s": summary.steps_per_s if not untraced and summary.traced_tokens_per_s is None else None,
         "rate": text_of(run.given_rate),
-        "rate_told": _rate_placeholder(run),
-        "rate_note": run.rate_note or (AS_TOLD if run.summary.untraced_steps_per_s else ""),
+        "rate_told": "not traced" if not traced else "give it" if told is None else f"{told:,.1f}",
+        "rate_note": run.rate_note or (AS_TOLD if told else ""),
         "rate_fails": bool(run.rate_problem),
         "idle_p50": summary.idle_us.get("p50"),
         "idle_where": summary.idle_where or "",
@@ -133,12 +133,6 @@ def row(run: Run) -> dict[str, Any]:
         "readable": run.steps is not None,
         "about": ": ".join(filter(None, (plain(run.name, 300), plain(summary.problem or summary.warning or "")))),
     }
-
-
-def _rate_placeholder(run: Run) -> str:
-    """The text of the rate field while no rate is given."""
-    rate = run.summary.untraced_steps_per_s
-    return "not traced" if not run.summary.traced else "give it" if rate is None else f"{rate:,.1f}"
 
 
 def height(rows: Sequence[dict[str, Any]]) -> str:

@@ -56,29 +56,17 @@ def buttons() -> list[Any]:
 
 def above() -> list[Any]:
     """Search, the field for destinations, rows and bookmarks."""
-    return [
-        html.Div(
-            [
-                _field("find", "Search", f"Search, such as {HINT}"),
-                button("find-back", "‹", "Previous match", disabled=True),
-                button("find-on", "›", "Next match", disabled=True),
-                _field("go", "Go to", "Go to 17, 1.5 ms, > 100 µs"),
-                button("go-back", "‹", "Previous gap"),
-                button("go-on", "›", "Next gap that is longer than the time in the field"),
-            ],
-            className="bar finds",
-            role="search",
-        ),
-        html.Details(
-            [
-                html.Summary("Rows", id="rows-open"),
-                html.Div([_field("only", "Only rows named", "Only rows named")], className="bar"),
-                html.Div(id="row-list"),
-            ],
-            className="rows",
-        ),
-        _bookmarks(),
+    finds = [
+        _field("find", "Search", f"Search, such as {HINT}"),
+        button("find-back", "‹", "Previous match", disabled=True),
+        button("find-on", "›", "Next match", disabled=True),
+        _field("go", "Go to", "Go to 17, 1.5 ms, > 100 µs"),
+        button("go-back", "‹", "Previous gap"),
+        button("go-on", "›", "Next gap that is longer than the time in the field"),
     ]
+    only = html.Div([_field("only", "Only rows named", "Only rows named")], className="bar")
+    rows = [html.Summary("Rows", id="rows-open"), only, html.Div(id="row-list")]
+    return [html.Div(finds, className="bar finds", role="search"), html.Details(rows, className="rows"), _bookmarks()]
 
 
 def replies() -> html.Div:
@@ -227,17 +215,13 @@ def _field(key: str, brief: str, label: str) -> html.Label:
 def _bookmarks() -> html.Details:
     """The list, and a field for a new bookmark's note."""
     field = text_field("note", True, placeholder="Note", maxLength=200)
-    add: dict[str, Any] = {"data-notes": "note"}
+    data: dict[str, Any] = {"data-notes": "note"}
+    note = html.Label([html.Span("Note of the bookmark", className="unseen"), field])
+    add = html.Button("Bookmark this view", id="bookmark", className="button", **data)
     return html.Details(
         [
             html.Summary("Bookmarks", id="bookmarks-open"),
-            html.Div(
-                [
-                    html.Label([html.Span("Note of the bookmark", className="unseen"), field]),
-                    html.Button("Bookmark this view", id="bookmark", className="button", **add),
-                ],
-                className="bar",
-            ),
+            html.Div([note, add], className="bar"),
             html.Div(id="bookmark-list"),
             html.P(id="bookmarks-refused", className="problem", role="alert"),
             dcc.Store(id="bookmarks-kept"),
