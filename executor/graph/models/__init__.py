@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -20,6 +21,7 @@ from executor.graph import Flag, Graph, Tensor, ops
 from executor.graph.models.kv_cache import KvCache, Position
 from executor.graph.models.step import DecodeStep, Feed, History, HostArrays, StepTensors, StepValues, step_tensors
 from executor.names import lookup
+from tracer.files.bounded import toml_of
 
 Builder = Callable[..., DecodeStep]
 
@@ -393,63 +395,12 @@ class Shape:
         return self.delta_net is None or (layer + 1) % self.delta_net.attention_every == 0
 
 
-SHAPES: Final[Mapping[str, Shape]] = {
-    "tiny": Shape(
-        layers=4, width=256, heads=8, kv_heads=2, head_size=32, ffn=512, vocabulary=1024, context=256,
-        weights="float32",
-    ),
-    "qwen3-tiny": Shape(
-        layers=3, width=128, heads=6, kv_heads=2, head_size=32, ffn=256, vocabulary=512, context=64,
-        weights="float32", norm_eps=1e-6, rope_base=1e6, rope_mode="neox", qk_norm="head",
-    ),
-    "moe-tiny": Shape(
-        layers=3, width=128, heads=4, kv_heads=2, head_size=32, ffn=64, vocabulary=512, context=64,
-        weights="float32", norm_eps=1e-6, rope_base=1e6, rope_mode="neox", qk_norm="head",
-        experts=Experts(count=8, used=2, renormalise=True, shared=96),
-    ),
-    "gdn-tiny": Shape(
-        layers=4, width=128, heads=4, kv_heads=2, head_size=32, ffn=192, vocabulary=512, context=64,
-        weights="float32", norm_eps=1e-6, rope_base=1e7, rope_mode="neox", rope_dims=8, qk_norm="head",
-        gated_attention=True, delta_net=DeltaNet(key_heads=2, heads=4, key_size=32, value_size=32),
-    ),
-    # TinyLlama's width and vocabulary with Llama-3.2-1B's layers
-    "llama-1.1b": Shape(layers=16, width=2048, heads=32, kv_heads=8, head_size=64, ffn=8192, vocabulary=32000),
-    # meta-llama/Llama-3.2-3B
-    "llama-3b": Shape(
-        layers=28, width=3072, heads=24, kv_heads=8, head_size=128, ffn=8192, vocabulary=128256, rope_base=500000.0
-    ),
-    # meta-llama/Llama-3.1-8B
-    "llama-8b": Shape(
-        layers=32, width=4096, heads=32, kv_heads=8, head_size=128, ffn=14336, vocabulary=128256, rope_base=500000.0
-    ),
-    # Qwen/Qwen3-1.7B
-    "qwen3-1.7b": Shape(
-        layers=28, width=2048, heads=16, kv_heads=8, head_size=128, ffn=6144, vocabulary=151936,
-        norm_eps=1e-6, rope_base=1e6, rope_mode="neox", qk_norm="head",
-    ),
-    # Qwen/Qwen3-4B
-    "qwen3-4b": Shape(
-        layers=36, width=2560, heads=32, kv_heads=8, head_size=128, ffn=9728, vocabulary=151936,
-        norm_eps=1e-6, rope_base=1e6, rope_mode="neox", qk_norm="head",
-    ),
-    # allenai/OLMoE-1B-7B-0924
-    "moe-7b": Shape(
-        layers=16, width=2048, heads=16, kv_heads=16, head_size=128, ffn=1024, vocabulary=50304,
-        rope_mode="neox", qk_norm="row", experts=Experts(count=64, used=8, renormalise=False),
-    ),
-    # Qwen/Qwen3.5-2B, the language model
-    "gdn-2b": Shape(
-        layers=24, width=2048, heads=8, kv_heads=2, head_size=256, ffn=6144, vocabulary=248320,
-        norm_eps=1e-6, rope_base=1e7, rope_mode="neox", rope_dims=64, qk_norm="head", gated_attention=True,
-        delta_net=DeltaNet(key_heads=16, heads=16, key_size=128, value_size=128),
-    ),
-    # Qwen/Qwen3.5-4B, the language model
-    "gdn-4b": Shape(
-        layers=32, width=2560, heads=16, kv_heads=4, head_size=256, ffn=9216, vocabulary=248320,
-        norm_eps=1e-6, rope_base=1e7, rope_mode="neox", rope_dims=64, qk_norm="head", gated_attention=True,
-        delta_net=DeltaNet(key_heads=16, heads=32, key_size=128, value_size=128),
-    ),
-}  # fmt: skip
+def _shape(told: dict[str, Any]) -> Shape:
+    parts = {name: kind(**told[name]) for name, kind in (("experts", Experts), ("delta_net", DeltaNet)) if name in told}
+    return Shape(**told | parts)
+
+
+SHAPES: Final = {name: _shape(told) for name, told in toml_of(Path(__file__).with_name("shapes.toml")).items()}
 """Maps the name of a model to its shape."""
 
 MODELS: Final[Mapping[str, Builder]] = {name: partial(build, shape) for name, shape in SHAPES.items()}
