@@ -173,14 +173,14 @@ def draw(runs: Sequence[Run], view: View, width: int, brief: bool = False) -> li
     limits, token = limits_of(runs, view), token_of(runs, view)
     anchors, bins = _placed(runs, view), width
     while True:
-        windows = [marks.Window(limits[0] + at, limits[1] + at, at, width, bins) for _, _, at in anchors]
+        viewports = [marks.Viewport(limits[0] + at, limits[1] + at, at, width, bins) for _, _, at in anchors]
         details = [
-            [marks.detail_of(placed.row, window) for placed in panel.rows]
-            for (_, panel, _), window in zip(anchors, windows, strict=True)
+            [marks.detail_of(placed.row, viewport) for placed in panel.rows]
+            for (_, panel, _), viewport in zip(anchors, viewports, strict=True)
         ]
         shades = [
-            [marks.detail_of_holes(row, window) for row in run.holes]
-            for (run, _, _), window in zip(anchors, windows, strict=True)
+            [marks.detail_of_holes(row, viewport) for row in run.holes]
+            for (run, _, _), viewport in zip(anchors, viewports, strict=True)
         ]
         if bins <= _FEWEST_BINS or sum(map(_weight, chain.from_iterable((*details, *shades)))) <= _HEAVIEST:
             break
@@ -188,10 +188,10 @@ def draw(runs: Sequence[Run], view: View, width: int, brief: bool = False) -> li
     chosen = chosen_in(runs, view, token)
     return [
         replace(
-            _drawing(run, panel, window, _note(run, token), drawn, view.find, chosen.get(run.key), brief),
-            holes=marks.shades_of(run.holes, shaded, panel, window),
+            _drawing(run, panel, viewport, _note(run, token), drawn, view.find, chosen.get(run.key), brief),
+            holes=marks.shades_of(run.holes, shaded, panel, viewport),
         )
-        for (run, panel, _), window, drawn, shaded in zip(anchors, windows, details, shades, strict=True)
+        for (run, panel, _), viewport, drawn, shaded in zip(anchors, viewports, details, shades, strict=True)
     ]
 
 
@@ -201,27 +201,27 @@ def _weight(drawn: Detail) -> int:
 
 
 def _drawing(
-    run: Run, panel: Panel, window: marks.Window, note: str, details: Sequence[Detail], find: str, spot: Spot | None,
-    brief: bool,
+    run: Run, panel: Panel, viewport: marks.Viewport, note: str, details: Sequence[Detail], find: str,
+    spot: Spot | None, brief: bool,
 ) -> figures.Drawing:  # fmt: skip
     rows, waits = zip(panel.rows, details, strict=True), run.waits
-    drawn = marks.joined([marks.marks_of(placed, of, window, waits, find, brief) for placed, of in rows])
-    lines, gaps, ruled = marks.connectors(panel, waits, window), _gaps(run, panel, window), _ruled(run, window)
+    drawn = marks.joined([marks.marks_of(placed, of, viewport, waits, find, brief) for placed, of in rows])
+    lines, gaps, ruled = marks.connectors(panel, waits, viewport), _gaps(run, panel, viewport), _ruled(run, viewport)
     drawing = figures.Drawing(run.name, note, panel, drawn, lines, gaps, tokens=ruled)
     if spot is None:
         return drawing
-    return replace(drawing, chosen=outline(run, spot, panel, window), arrows=arrows_of(run, spot, panel, window))
+    return replace(drawing, chosen=outline(run, spot, panel, viewport), arrows=arrows_of(run, spot, panel, viewport))
 
 
-def _ruled(run: Run, window: marks.Window) -> pd.DataFrame:
+def _ruled(run: Run, viewport: marks.Viewport) -> pd.DataFrame:
     """The tokens in view that the ruler numbers, as many as fit: x (s), step."""
     tokens = run.tokens
     assert tokens is not None
-    low, high = np.searchsorted(tokens.start, window.wider)
+    low, high = np.searchsorted(tokens.start, viewport.wider)
     steps = (times * 10**power for power in count() for times in (1, 2, 5))
-    every = next(step for step in steps if step * max(tokens.period, 1) >= _APART * window.ns_per_pixel)
+    every = next(step for step in steps if step * max(tokens.period, 1) >= _APART * viewport.ns_per_pixel)
     at = np.arange(-(-low // every) * every, high, every)
-    return pd.DataFrame({"x": window.seconds(tokens.start[at]), "step": tokens.step[at]})
+    return pd.DataFrame({"x": viewport.seconds(tokens.start[at]), "step": tokens.step[at]})
 
 
 def _note(run: Run, token: int) -> str:
@@ -240,7 +240,7 @@ def _note(run: Run, token: int) -> str:
     return figures.BETWEEN.join(p for p in parts if p)
 
 
-def _gaps(run: Run, panel: Panel, window: marks.Window) -> pd.DataFrame:
+def _gaps(run: Run, panel: Panel, viewport: marks.Viewport) -> pd.DataFrame:
     """The gaps in view, each over its device's rows: x dx gap text top bottom.
 
     text gives the causes of the gap, and is empty if the gap is too narrow for a label.
@@ -248,20 +248,20 @@ def _gaps(run: Run, panel: Panel, window: marks.Window) -> pd.DataFrame:
     bands = {band.device: band for band in panel.bands}
     table = run.gaps.table if run.gaps is not None else pd.DataFrame(columns=["start", "end", "gap", "step", "device"])
     seen = table[
-        (table["end"] > window.low)
-        & (table["start"] < window.high)
+        (table["end"] > viewport.low)
+        & (table["start"] < viewport.high)
         & (table["gap"] > 0)
         & table["device"].isin(list(bands))
     ]
     seen = seen.nlargest(_MOST_GAPS, "gap").sort_values("start") if len(seen) > _MOST_GAPS else seen
     start, gap = seen["start"].to_numpy(dtype=np.int64), seen["gap"].to_numpy(dtype=np.int64)
-    bears = gap >= figures.LABELLED * window.ns_per_pixel
+    bears = gap >= figures.LABELLED * viewport.ns_per_pixel
     texts = np.full(len(seen), "", dtype=object)
     texts[bears] = [_made_of(row) for row in seen[bears].to_dict("records")]
     on = [bands[device] for device in seen["device"]]
     return pd.DataFrame(
         {
-            "x": window.seconds(start),
+            "x": viewport.seconds(start),
             "dx": gap / 1e9,
             "gap": gap,
             "text": texts,
@@ -332,7 +332,7 @@ def around(
 
 
 def _add_bundles(
-    found: Bundles, pyramid: Pyramid, kinds: NDArray[np.int8], anchor: int, rings: Sequence[tuple[int, int, int]],
+    bundles: Bundles, pyramid: Pyramid, kinds: NDArray[np.int8], anchor: int, rings: Sequence[tuple[int, int, int]],
     lanes: Sequence[tuple[int, int]],
 ) -> None:  # fmt: skip
     inner: tuple[int, int] | None = None
@@ -346,7 +346,7 @@ def _add_bundles(
                 units = np.rint((times - (low + anchor)) * (_FINEST / (high - low)))
                 units[:, 1] = np.maximum(units[:, 1], np.minimum(units[:, 0] + 1, _FINEST))
                 lane = np.full(len(units), len(lanes) - 1)
-                found.setdefault((number, kind, shade), []).append(np.column_stack((units, lane)).astype(np.uint16))
+                bundles.setdefault((number, kind, shade), []).append(np.column_stack((units, lane)).astype(np.uint16))
         inner = (low, high)
 
 
@@ -450,17 +450,17 @@ def _token_starts(run: Run, row: Row) -> Ints:
     return np.append(starts, MOST_NS)
 
 
-def outline(run: Run, spot: Spot, panel: Panel, window: marks.Window) -> pd.DataFrame:
+def outline(run: Run, spot: Spot, panel: Panel, viewport: marks.Viewport) -> pd.DataFrame:
     """The frame around a chosen event: x0 x1 (s), top bottom (px); none if its row is not shown."""
     row = run.rows[spot.row]
-    ends = np.clip([row.start[spot.event], row.end[spot.event]], *window.wider)
-    x0, x1 = window.seconds(ends).tolist()
-    is_seen = bool(row.start[spot.event] < window.high and row.end[spot.event] >= window.low)
+    ends = np.clip([row.start[spot.event], row.end[spot.event]], *viewport.wider)
+    x0, x1 = viewport.seconds(ends).tolist()
+    is_seen = bool(row.start[spot.event] < viewport.high and row.end[spot.event] >= viewport.low)
     places = [(x0, x1, p.top, p.bottom) for p in panel.rows if p.line.index == spot.row and is_seen]
     return pd.DataFrame(places, columns=["x0", "x1", "top", "bottom"])
 
 
-def arrows_of(run: Run, spot: Spot, panel: Panel, window: marks.Window) -> pd.DataFrame:
+def arrows_of(run: Run, spot: Spot, panel: Panel, viewport: marks.Viewport) -> pd.DataFrame:
     """The arrows from and to a chosen event between visible rows: kind, x0 x1 (s), y0 y1 (px).
 
     An end outside the viewport is drawn at its edge; arrows with both ends beyond the same edge are left out.
@@ -469,14 +469,14 @@ def arrows_of(run: Run, spot: Spot, panel: Panel, window: marks.Window) -> pd.Da
     at = {placed.line.index: placed for placed in panel.rows}
     flows = flows[flows["row0"].isin(list(at)) & flows["row1"].isin(list(at))]
     first, last = flows[["time0", "time1"]].min(axis=1), flows[["time0", "time1"]].max(axis=1)
-    flows = flows[(last > window.low) & (first < window.high)]
-    times = flows[["time0", "time1"]].clip(window.low, window.high)
+    flows = flows[(last > viewport.low) & (first < viewport.high)]
+    times = flows[["time0", "time1"]].clip(viewport.low, viewport.high)
     middles = {index: placed.middle for index, placed in at.items()}
     return pd.DataFrame(
         {
             "kind": flows["kind"],
-            "x0": window.seconds(times["time0"].to_numpy(dtype=np.int64)),
-            "x1": window.seconds(times["time1"].to_numpy(dtype=np.int64)),
+            "x0": viewport.seconds(times["time0"].to_numpy(dtype=np.int64)),
+            "x1": viewport.seconds(times["time1"].to_numpy(dtype=np.int64)),
             "y0": flows["row0"].map(middles),
             "y1": flows["row1"].map(middles),
         }

@@ -137,13 +137,13 @@ class Linked:
         return cls._checked((data or {}) | {"shared": data or {}})
 
     @classmethod
-    def _valid(cls: type[Shown], found: Mapping[str, Any]) -> Shown:
+    def _valid(cls: type[Shown], given: Mapping[str, Any]) -> Shown:
         """The view of these fields, without the invalid ones."""
         try:
-            return cls._checked(found)
+            return cls._checked(given)
         except ValidationError as error:
             wrong = {each["loc"][0] for each in error.errors(include_url=False)}
-            return cls._checked({k: v for k, v in found.items() if k not in wrong})
+            return cls._checked({k: v for k, v in given.items() if k not in wrong})
 
     @classmethod
     @cache
@@ -157,8 +157,8 @@ class Linked:
         return {field: form.called(form.name or field) for field, form in forms.items()}
 
     @classmethod
-    def _checked(cls: type[Shown], found: Mapping[str, Any]) -> Shown:
-        view: Shown = cls._reader().validate_python(found)
+    def _checked(cls: type[Shown], given: Mapping[str, Any]) -> Shown:
+        view: Shown = cls._reader().validate_python(given)
         return view
 
     @classmethod

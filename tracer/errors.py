@@ -85,5 +85,5 @@ def naming(path: Path) -> Iterator[None]:
 
 def printable(text: str, longest: int = 1000) -> str:
     """Reduce a text that may quote a file to one line of printable characters, with long numbers cut."""
-    line = _DIGITS.sub(lambda found: f"{found[1]}...", "".join(c if c.isprintable() else "?" for c in text))
+    line = _DIGITS.sub(lambda match: f"{match[1]}...", "".join(c if c.isprintable() else "?" for c in text))
     return line if len(line) <= longest else f"{line[:longest]}..."

@@ -363,17 +363,17 @@ def _bar(name: str, rows: pd.DataFrame) -> dict[str, Any]:
 
 
 def with_differences(
-    plot: Plot, found: Sequence[pd.DataFrame], limits: tuple[int, int], width: int, look: Theme
+    plot: Plot, gaps: Sequence[pd.DataFrame], limits: tuple[int, int], width: int, look: Theme
 ) -> Plot:
     """The plot with the differences that are wide enough to be read.
 
     Args:
-        found: for each run its gaps with `DIFFERENCES`.
+        gaps: for each run its gaps with `DIFFERENCES`.
         limits: what the time axis shows, ns from time 0.
         width: of the plot, px.
     """
     readable = LABELLED * (limits[1] - limits[0]) / width
-    wide = [rows[rows[["own", "base"]].max(axis=1) >= readable] for rows in found]
+    wide = [rows[rows[["own", "base"]].max(axis=1) >= readable] for rows in gaps]
     few = [part for part in wide if 0 < len(part) <= _MOST_DIFFERENCES]
     if not few:
         return plot

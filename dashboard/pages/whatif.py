@@ -312,7 +312,7 @@ def _render(app: Dash, store: RunStore) -> None:
             nothing,
             parts.visible(nothing),
             plain(answer, 600) if isinstance(answer, str) else "",
-            [parts.table_of_lines(lines_of(answer.found))] if isinstance(answer, WhatIf) else [],
+            [parts.table_of_lines(lines_of(answer.prediction))] if isinstance(answer, WhatIf) else [],
             [*given, *(notes_of(answer) if isinstance(answer, WhatIf) else [])],
             figure,
             {"height": f"{tall}px"},
@@ -367,8 +367,8 @@ def _times(heading: str, key: str, us: dict[str, dict[str, float]]) -> dict[str,
 
 def notes_of(answer: WhatIf) -> list[html.Li]:
     """The assumptions, and the limitations of the recording."""
-    notes = [plain(note, 300) for note in answer.found.notes]
-    notes += [] if answer.found.of_engine else [_WITHOUT_RATE]
+    notes = [plain(note, 300) for note in answer.prediction.notes]
+    notes += [] if answer.prediction.of_engine else [_WITHOUT_RATE]
     if any(run.tokens is None for run in answer.runs):
         notes.append("No token steps were found in the new timeline, so it is not drawn.")
     return [html.Li(note) for note in notes]

@@ -52,7 +52,7 @@ _FIGURES: Final = 7_000  # events that weigh as much as the rest of a what-if be
 class WhatIf:
     """A prediction, and the runs to draw: the recorded one (without its profiler, if it had one) and the predicted."""
 
-    found: Prediction
+    prediction: Prediction
     runs: tuple[Run, ...]
 
 
@@ -232,7 +232,7 @@ def what_if(store: RunStore, run: Run, question: Hashable, edits: Callable[[], S
         return WhatIf(prediction, (before, _run(run, f"{run.name} · {prediction.label}{under}", prediction.trace)))
 
     def weight(answer: WhatIf) -> int:
-        return 2 * len(answer.found.trace) + _FIGURES
+        return 2 * len(answer.prediction.trace) + _FIGURES
 
     return store.background.ask(_WHAT_IF, (run.recorded, question, run.rate), work, weight, _MOST_WHAT_IFS)
 
@@ -272,11 +272,11 @@ _NUMBERS: Final = ("base", "other", "estimate", "low", "high")
 
 @dataclass(frozen=True, eq=False)
 class Against:
-    """A run compared with the base; `found` is None if `problem` says why the two cannot be compared."""
+    """A run compared with the base; `comparison` is None if `problem` says why the two cannot be compared."""
 
     base: Run
     other: Run
-    found: compare.Comparison | None = None
+    comparison: compare.Comparison | None = None
     problem: str = ""
 
 
@@ -299,15 +299,15 @@ def against_base(runs: Sequence[Run], recording_of: Callable[[Run], Measured] = 
             sides[run.key] = compare.Side.of(recording_of(run))
         except IntertokenError as problem:
             problems[run.key] = printable(str(problem))
-    found = []
+    answers = []
     for other in others:
         why, comparison = problems.get(base.key) or problems.get(other.key, ""), None
         try:
             comparison = None if why else compare.compare(sides[base.key], sides[other.key])
         except IntertokenError as problem:
             why = printable(str(problem))
-        found.append(Against(base, other, comparison, why))
-    return found
+        answers.append(Against(base, other, comparison, why))
+    return answers
 
 
 def ask_against_base(store: RunStore, runs: Sequence[Run]) -> Future[list[Against]]:
@@ -318,7 +318,7 @@ def ask_against_base(store: RunStore, runs: Sequence[Run]) -> Future[list[Agains
 
     question = "against", *((run.recorded, run.rate) for run in runs)
     return store.background.ask(
-        _LANE, question, lambda: against_base(runs, recording_of), lambda found: sum(map(_kept, found))
+        _LANE, question, lambda: against_base(runs, recording_of), lambda answers: sum(map(_kept, answers))
     )
 
 
@@ -327,18 +327,19 @@ def _weight(recording: Measured) -> int:
 
 
 def _kept(against: Against) -> int:
-    return 1 if against.found is None else sum(_weight(r) for r in against.found.other.recordings)
+    return 1 if against.comparison is None else sum(_weight(r) for r in against.comparison.other.recordings)
 
 
 def cautions_of(comparisons: Sequence[Against]) -> list[str]:
     """Cautions that apply to any of their differences, each once."""
-    return list(dict.fromkeys(text for one in comparisons if one.found is not None for text in one.found.cautions))
+    known = [one.comparison for one in comparisons if one.comparison is not None]
+    return list(dict.fromkeys(text for comparison in known for text in comparison.cautions))
 
 
 def methods_of(comparisons: Sequence[Against]) -> str:
     """How the intervals of rates were computed; "" if there are none."""
-    stated = [one.found for one in comparisons if one.found is not None and one.found.speedup is not None]
-    methods = "; ".join(dict.fromkeys(comparison.method for comparison in stated))
+    known = [one.comparison for one in comparisons if one.comparison is not None]
+    methods = "; ".join(dict.fromkeys(each.method for each in known if each.speedup is not None))
     return f"95 % intervals of rates: {methods}." if methods else ""
 
 
@@ -354,6 +355,6 @@ def comparison_table(runs: Sequence[Run]) -> pd.DataFrame:
 
 
 def _rows(against: Against) -> pd.DataFrame:
-    rows = pd.DataFrame([{"figure": ""}]) if against.found is None else compare_table([against.found])
+    rows = pd.DataFrame([{"figure": ""}]) if against.comparison is None else compare_table([against.comparison])
     numbers = {name: rows.get(name, pd.Series(dtype="float64")).astype("float64") for name in _NUMBERS}
     return rows.assign(run=against.other.key, against=against.base.key, problem=against.problem, **numbers)

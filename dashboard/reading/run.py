@@ -347,19 +347,20 @@ class Run:
 
 
 def run_of(
-    found: Recording, recording: LazyTrace, *, key: str, functions: pd.DataFrame | None = None,
+    analysed: Recording, recording: LazyTrace, *, key: str, functions: pd.DataFrame | None = None,
     graph_file: Path | None = None, predicted: bool = False,
 ) -> Run:  # fmt: skip
     """An analysed recording as a run of the page."""
-    summary = found.summary
-    steps = found.steps if summary.steps is not None else None
+    summary = analysed.summary
+    steps = analysed.steps if summary.steps is not None else None
     shown = None if steps is None or functions is None else shown_functions(functions, steps.table)
     run = Run(
-        key, found.name, summary, recording, steps, graph_file, recording.path, found.within, shown, predicted=predicted
-    )
+        key, analysed.name, summary, recording, steps, graph_file, recording.path, analysed.within, shown,
+        predicted=predicted,
+    )  # fmt: skip
     if steps is not None:
         parts = {"gaps": "gaps_at_rate", "syncs": "syncs", "spans": "spans"}
-        run.__dict__.update({name: found.__dict__.get(part) for name, part in parts.items()})
+        run.__dict__.update({name: analysed.__dict__.get(part) for name, part in parts.items()})
     return run
 
 
@@ -374,9 +375,9 @@ def same_work(one: Run, other: Run) -> bool:
     return work_alike(one.summary.conditions, other.summary.conditions) and one.phases == other.phases
 
 
-def _unless_it_fails(analysis: Callable[[Recording], Report], found: Recording | None) -> Report | None:
+def _unless_it_fails(analysis: Callable[[Recording], Report], recording: Recording | None) -> Report | None:
     try:
-        return None if found is None else analysis(found)
+        return None if recording is None else analysis(recording)
     except TraceError:
         return None
 
@@ -555,8 +556,8 @@ def _read_elsewhere(path: Path, caches: Sequence[Cache], readers: Readers) -> li
     return kept or [Run(name, name, Summary(name, problem=problem), path=path)]
 
 
-def _first(found: Iterable[Found | None]) -> Found | None:
-    return next((one for one in found if one is not None), None)
+def _first(several: Iterable[Found | None]) -> Found | None:
+    return next((one for one in several if one is not None), None)
 
 
 def _kept_trace(path: Path, caches: Sequence[Cache], part: str = TRACE) -> Trace | None:
@@ -621,7 +622,7 @@ def _from_cache(cache: Cache, path: Path, read: Callable[[Path], Trace] | None =
         run.__dict__.update(kept["made"], **{name: [row for row, _ in kept[name]] for name in ("rows", "holes")})
         return run
 
-    return cache.load(path, _KEPT, lambda found: [restored(kept) for kept in found])
+    return cache.load(path, _KEPT, lambda parts: [restored(kept) for kept in parts])
 
 
 def _graph_file(path: Path) -> Path | None:

@@ -109,9 +109,9 @@ def report_page(runs: Sequence[Run], token: int | None = None) -> str:
 
 def _answer(against: Against) -> str:
     """A run compared with the base in a sentence, or why it cannot be."""
-    if against.found is None:
+    if against.comparison is None:
         return f"{plain(against.other.name, LONGEST_NAME)}: {plain(against.problem)}."
-    return f"{plain(sentence(against.found), 1000)}."
+    return f"{plain(sentence(against.comparison), 1000)}."
 
 
 def _rates(runs: Sequence[Run]) -> list[str]:

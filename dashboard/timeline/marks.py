@@ -36,7 +36,7 @@ _MOST_CONNECTORS = 40
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class Viewport:
     """The viewport of a run: [low, high) and time 0 in ns of its clock, `width` px, at most `bins` per row."""
 
     low: int
@@ -61,13 +61,13 @@ class Window:
         return (times - self.anchor) / 1e9
 
 
-def detail_of(row: Row, window: Window) -> Detail:
-    """How the row is drawn in a window with a margin for panning."""
-    return row.pyramid.detail(*window.wider, window.bins)
+def detail_of(row: Row, viewport: Viewport) -> Detail:
+    """How the row is drawn in a viewport with a margin for panning."""
+    return row.pyramid.detail(*viewport.wider, viewport.bins)
 
 
 def marks_of(
-    placed: Placed, drawn: Detail, window: Window, waits: pd.DataFrame, find: str = "", brief: bool = False
+    placed: Placed, drawn: Detail, viewport: Viewport, waits: pd.DataFrame, find: str = "", brief: bool = False
 ) -> pd.DataFrame:
     """The marks of one row; `brief`: hovers of events have only names and durations.
 
@@ -77,7 +77,7 @@ def marks_of(
     (the text inside, and its position), event (its position in the row's events, MISSING for a bin), found (1 for an
     event that matches the search, the number of matches that begin in a bin, 1 for all without a search).
     """
-    marks = joined([_exact(placed, drawn.exact, window, waits, brief), _merged(placed, drawn, window)])
+    marks = joined([_exact(placed, drawn.exact, viewport, waits, brief), _merged(placed, drawn, viewport)])
     events, finder = marks["event"].to_numpy(), placed.row.finder
     found = np.ones(len(marks), np.int64)
     if find:
@@ -93,40 +93,40 @@ def joined(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
     return pd.concat(full, ignore_index=True) if full else pd.DataFrame(columns=[*COLUMNS, "found"])
 
 
-def _exact(placed: Placed, index: Ints, window: Window, waits: pd.DataFrame, brief: bool) -> pd.DataFrame:
-    row, (low, high) = placed.row, window.wider
+def _exact(placed: Placed, index: Ints, viewport: Viewport, waits: pd.DataFrame, brief: bool) -> pd.DataFrame:
+    row, (low, high) = placed.row, viewport.wider
     index = index[(row.start[index] < high) & ((row.end[index] > low) | (row.start[index] >= low))]
     start, end = np.maximum(row.start[index], low), np.minimum(row.end[index], high)
-    seen_start, seen_end = np.maximum(start, window.low), np.minimum(end, window.high)
-    room = (seen_end - seen_start) / window.ns_per_pixel
+    seen_start, seen_end = np.maximum(start, viewport.low), np.minimum(end, viewport.high)
+    room = (seen_end - seen_start) / viewport.ns_per_pixel
     whole = not brief and len(index) <= _MOST_WHOLE
     return pd.DataFrame(
         {
-            "x": window.seconds(start),
+            "x": viewport.seconds(start),
             "dx": (end - start) / 1e9,
             "y": placed.middle,
             "height": placed.bottom - placed.top,
             "what": row.events["what"].to_numpy()[index],
             "share": 1.0,
-            "wide": (end - start) / window.ns_per_pixel >= _SHARPEST,
+            "wide": (end - start) / viewport.ns_per_pixel >= _SHARPEST,
             "title": (row.titles if whole else row.brief_titles)[row.codes[1][index]],
-            "more": [[more] for more in _hovers(row, index, window, waits, brief, whole)],
+            "more": [[more] for more in _hovers(row, index, viewport, waits, brief, whole)],
             "text": _texts(row, index, room),
-            "text_x": window.seconds((seen_start + seen_end) // 2),
+            "text_x": viewport.seconds((seen_start + seen_end) // 2),
             "event": index,
         },
         columns=COLUMNS,
     )
 
 
-def _merged(placed: Placed, drawn: Detail, window: Window) -> pd.DataFrame:
+def _merged(placed: Placed, drawn: Detail, viewport: Viewport) -> pd.DataFrame:
     row = placed.row
     width, length = drawn.end - drawn.start, row.end[drawn.longest] - row.start[drawn.longest]
     share = drawn.busy / width
     facts = (drawn.count, width, np.floor(share * 100 + 0.5).astype(np.int64), length)
     return pd.DataFrame(
         {
-            "x": window.seconds(drawn.start),
+            "x": viewport.seconds(drawn.start),
             "dx": width / 1e9,
             "y": placed.middle,
             "height": placed.bottom - placed.top,
@@ -161,13 +161,13 @@ def _fitted(name: str, px: float) -> str:
     return ""
 
 
-def _hovers(row: Row, index: Ints, window: Window, waits: pd.DataFrame, brief: bool, whole: bool) -> list[str]:
+def _hovers(row: Row, index: Ints, viewport: Viewport, waits: pd.DataFrame, brief: bool, whole: bool) -> list[str]:
     """The hovers of events below their titles; only times if there are very many, to keep the payload small."""
     if brief:
         return list(map(duration, (row.end[index] - row.start[index]).tolist()))
     if not whole:
-        return times_of(row, index, window.anchor)
-    return ["<br>".join(map(markup, lines)) for lines in lines_of(row, index, window.anchor, waits)]
+        return times_of(row, index, viewport.anchor)
+    return ["<br>".join(map(markup, lines)) for lines in lines_of(row, index, viewport.anchor, waits)]
 
 
 def waits_of(calls: pd.DataFrame) -> pd.DataFrame:
@@ -176,14 +176,14 @@ def waits_of(calls: pd.DataFrame) -> pd.DataFrame:
     return syncs[WAIT_COLUMNS]
 
 
-def connectors(panel: Panel, waits: pd.DataFrame, window: Window) -> pd.DataFrame:
+def connectors(panel: Panel, waits: pd.DataFrame, viewport: Viewport) -> pd.DataFrame:
     """Lines from the end of the activity that a sync waited for to the sync's return: x0 y0 x1 y1.
 
     Only for syncs that are wide enough to be distinguished, and none if there are more than a few: lines would hide
     what they explain.
     """
-    seen = waits[(waits["end"] > window.low) & (waits["start"] < window.high) & (waits["waited_until"] != MISSING)]
-    seen = seen[seen["end"] - seen["start"] >= _SHARPEST * window.ns_per_pixel]
+    seen = waits[(waits["end"] > viewport.low) & (waits["start"] < viewport.high) & (waits["waited_until"] != MISSING)]
+    seen = seen[seen["end"] - seen["start"] >= _SHARPEST * viewport.ns_per_pixel]
     seen = seen if len(seen) <= _MOST_CONNECTORS else seen[:0]
     lines = []
     columns = [seen[c].tolist() for c in ("process", "thread", "stream", "waited_until", "end")]
@@ -191,7 +191,7 @@ def connectors(panel: Panel, waits: pd.DataFrame, window: Window) -> pd.DataFram
         call = panel.row(role="api", process=process, thread=thread)
         source = _source(panel, process, stream, until)
         if call is not None and source is not None:
-            x0, x1 = ((t - window.anchor) / 1e9 for t in (until, end))
+            x0, x1 = ((t - viewport.anchor) / 1e9 for t in (until, end))
             lines.append((x0, source.middle, x1, call.bottom))
     return pd.DataFrame(lines, columns=["x0", "y0", "x1", "y1"], dtype="float64")
 
@@ -231,12 +231,12 @@ def hole_rows(idle: IdleReport) -> list[HoleRow]:
     ]
 
 
-def detail_of_holes(row: HoleRow, window: Window) -> Detail:
-    """How the holes are drawn in a window with a margin for panning."""
-    return row.pyramid.detail(*window.wider, max(window.bins // _FINEST, 1))
+def detail_of_holes(row: HoleRow, viewport: Viewport) -> Detail:
+    """How the holes are drawn in a viewport with a margin for panning."""
+    return row.pyramid.detail(*viewport.wider, max(viewport.bins // _FINEST, 1))
 
 
-def shades_of(rows: Sequence[HoleRow], drawn: Sequence[Detail], panel: Panel, window: Window) -> pd.DataFrame:
+def shades_of(rows: Sequence[HoleRow], drawn: Sequence[Detail], panel: Panel, viewport: Viewport) -> pd.DataFrame:
     """The shaded areas, each over the rows of its device.
 
     Columns: x dx (s), ns (the length of a hole; for several, the idle part of the bin), place, share (the idle part of
@@ -247,20 +247,20 @@ def shades_of(rows: Sequence[HoleRow], drawn: Sequence[Detail], panel: Panel, wi
         part.assign(place=row.place, top=bands[row.device].top, bottom=bands[row.device].bottom)
         for row, detail in zip(rows, drawn, strict=True)
         if row.device in bands
-        for part in (_exact_holes(row, detail, window), _merged_holes(row, detail, window))
+        for part in (_exact_holes(row, detail, viewport), _merged_holes(row, detail, viewport))
         if len(part)
     ]
     return pd.concat(parts, ignore_index=True)[SHADE_COLUMNS] if parts else pd.DataFrame(columns=SHADE_COLUMNS)
 
 
-def _exact_holes(row: HoleRow, detail: Detail, window: Window) -> pd.DataFrame:
-    low, high = window.wider
+def _exact_holes(row: HoleRow, detail: Detail, viewport: Viewport) -> pd.DataFrame:
+    low, high = viewport.wider
     index = detail.exact
     index = index[(row.start[index] < high) & (row.end[index] > low)]
     start, end = np.maximum(row.start[index], low), np.minimum(row.end[index], high)
     length = row.end[index] - row.start[index]
     return pd.DataFrame({
-        "x": window.seconds(start), "dx": (end - start) / 1e9, "ns": length, "share": 1.0,
+        "x": viewport.seconds(start), "dx": (end - start) / 1e9, "ns": length, "share": 1.0,
         "text": [
             f"<b>idle {PLACES[row.place]}: {duration(ns)}</b>{why}"
             for why, ns in zip(_whys(row, index), length.tolist(), strict=True)
@@ -268,10 +268,10 @@ def _exact_holes(row: HoleRow, detail: Detail, window: Window) -> pd.DataFrame:
     })  # fmt: skip
 
 
-def _merged_holes(row: HoleRow, detail: Detail, window: Window) -> pd.DataFrame:
+def _merged_holes(row: HoleRow, detail: Detail, viewport: Viewport) -> pd.DataFrame:
     width, longest = detail.end - detail.start, row.end[detail.longest] - row.start[detail.longest]
     return pd.DataFrame({
-        "x": window.seconds(detail.start), "dx": width / 1e9, "ns": detail.busy, "share": detail.busy / width,
+        "x": viewport.seconds(detail.start), "dx": width / 1e9, "ns": detail.busy, "share": detail.busy / width,
         "text": [
             f"<b>idle {PLACES[row.place]}: {duration(idle)} of {duration(wide)}</b><br>{count} holes; the longest "
             f"{duration(longest)}{why}"

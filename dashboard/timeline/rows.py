@@ -561,15 +561,15 @@ class Finder:
         found = np.flatnonzero(hit).astype(np.int32)
         return self._kept(found, query) if query.filters else found
 
-    def _kept(self, found: Positions, query: Query) -> Positions:
+    def _kept(self, events: Positions, query: Query) -> Positions:
         """The positions of the events that pass the filters."""
-        length = self._end[found] - self._start[found]
+        length = self._end[events] - self._start[events]
         kept = (length > query.longer) & (length < query.shorter)
         if query.kinds is not None:
-            kept &= np.isin(self._what[found], list(query.kinds))
+            kept &= np.isin(self._what[events], list(query.kinds))
         if query.streams is not None:
-            kept &= np.isin(self._stream[found], list(query.streams))
-        return found[kept]
+            kept &= np.isin(self._stream[events], list(query.streams))
+        return events[kept]
 
     def among(self, events: Ints, find: str) -> Ints:
         """1 for each of these events that matches, 0 for others."""

@@ -284,7 +284,7 @@ def predicted(store, view):
 def test_a_prediction_is_that_of_the_command(store, path, arguments, fields):
     facts = as_json("whatif", path, *arguments)
     answer = predicted(store, WhatIfView(View(runs=(path.name,)), **fields))
-    found = answer.found
+    found = answer.prediction
     assert found.predicted.gap_us == pytest.approx(facts["gap_us"])
     assert asdict(found.speedup) == facts["speedup"]
     rates, *_, speedup, margin = lines_of(found)
@@ -300,8 +300,8 @@ def test_a_prediction_is_that_of_the_command(store, path, arguments, fields):
 def test_both_timelines_of_a_prediction_have_the_gaps_of_the_figures(store, bare):
     answer = predicted(store, view := WhatIfView(View(runs=(TRACED.name,)), sync="aaag"))
     base, new = answer.runs
-    assert base.gaps.gap_us["p50"] == pytest.approx(answer.found.corrected.gap_us["p50"], rel=0.01)
-    assert new.gaps.gap_us["p50"] == pytest.approx(answer.found.predicted.gap_us["p50"], rel=0.02)
+    assert base.gaps.gap_us["p50"] == pytest.approx(answer.prediction.corrected.gap_us["p50"], rel=0.01)
+    assert new.gaps.gap_us["p50"] == pytest.approx(answer.prediction.predicted.gap_us["p50"], rel=0.02)
     assert base.name.endswith("without its profiler")
     assert not base.inflated
     figure, _ = timeline(answer.runs, moved(view.shared, Action("show-gap"), answer.runs), "light", 1200)
@@ -312,12 +312,12 @@ def test_both_timelines_of_a_prediction_have_the_gaps_of_the_figures(store, bare
     without = predicted(bare, view := WhatIfView(View(runs=("bare",)), sync="aaag"))
     assert without.runs[0] is bare.chosen(["bare"])[0]
     assert without.runs[1].name.endswith("aaag, still under its profiler")
-    *_, speedup, margin = lines_of(without.found)
+    *_, speedup, margin = lines_of(without.prediction)
     label = "aaag, still under the profiler"
     assert (speedup[label], margin[label]) == ("withheld", "–")
     assert "includes tracing overhead" in notes_of(without)[-1].children
     rated = predicted(bare, WhatIfView(view.shared.rated("bare", 748.7), sync="aaag"))
-    assert lines_of(rated.found)[0]["corrected"] == "748.7"
+    assert lines_of(rated.prediction)[0]["corrected"] == "748.7"
     assert rated.runs[0].name.endswith("without its profiler")
 
 
@@ -335,8 +335,8 @@ def test_what_cannot_be_is_said_in_one_line_and_kernels_are_named(store):
     (run, eager) = store.chosen([TRACED.name, "eager"])
     assert (kernel_names(store, run)[0], kernel_names(store, eager)) == ("graph 1", ["k"])
     faster = predicted(store, WhatIfView(View(runs=(run.key,)), kernels=("graph 1",), times=0.5))
-    assert faster.found.label == "kernels graph 1 × 0.5"
-    assert faster.found.speedup.estimate > 1.5
+    assert faster.prediction.label == "kernels graph 1 × 0.5"
+    assert faster.prediction.speedup.estimate > 1.5
 
 
 VLLM = "vllm-b8-graph"

@@ -82,7 +82,7 @@ def test_runs_that_cannot_be_compared_say_why_and_hostile_names_are_text(tmp_pat
     unlike, alike, short = against_base([runs[key] for key in ("a", "b", "c", "short")])
     assert unlike.problem == "a and b are not comparable: model one against two"
     assert text(words_of([unlike])).startswith("b: a and b are not comparable")
-    assert (alike.found.verdict, table_of([unlike])) == ("no difference shown", None)
+    assert (alike.comparison.verdict, table_of([unlike])) == ("no difference shown", None)
     frame = comparison_table([runs["a"], runs["b"], runs["c"]]).set_index("run")
     assert (frame.loc["b", "problem"], frame.loc["b", "figure"]) == (unlike.problem, "")
     assert set(frame.loc["c", "problem"]) == {""}
@@ -189,8 +189,8 @@ def test_a_notebook_shows_what_the_page_shows(notebook):
 
 def test_a_comparison_shows_the_matrix_of_the_page_and_names_are_text(notebook):
     (one,) = against_base(notebook)
-    html = one.found._repr_html_()
-    assert html == comparison_html([one.found])
+    html = one.comparison._repr_html_()
+    assert html == comparison_html([one.comparison])
     rows = re.findall('<tr><th scope="row">(.*?)</tr>', html)
     page = [" ".join(text(cell) for cell in row.children).split() for row in table_of([one]).children[1].children]
     assert [words(row).split() for row in rows] == page

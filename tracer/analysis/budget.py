@@ -63,9 +63,9 @@ class Limit:
     least: float = -math.inf
     most: float = math.inf
 
-    def excess(self, found: float) -> float:
+    def excess(self, value: float) -> float:
         """The excess of a figure over its limit: positive above the maximum, negative below the minimum, else 0."""
-        return max(found - self.most, 0.0) + min(found - self.least, 0.0)
+        return max(value - self.most, 0.0) + min(value - self.least, 0.0)
 
     def __str__(self) -> str:
         if self.least == self.most:

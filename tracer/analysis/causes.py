@@ -1,13 +1,14 @@
 """What a device waits for while it computes nothing: the causes, their parts, and the intervals that reveal each.
 
-A *window* is a period in which a device runs no compute: an inter-token gap, a bubble inside a step, or any piece of a
-step's idle time. Each nanosecond of a window has one cause, and one part of it: a part is what a set of intervals
-covers of the window that no earlier set covered, so parts add up exactly to their cause, and causes to the window.
+An *idle span* is a period in which a device runs no compute: an inter-token gap, a bubble inside a step, or any piece
+of a step's idle time. Each nanosecond of an idle span has one cause, and one part of it: a part is what a set of
+intervals covers of the span that no earlier set covered, so parts add up exactly to their cause, and causes to the
+span.
 
-*The thread* is the one that launches the compute after a window. The sets, in order:
+*The thread* is the one that launches the compute after an idle span. The sets, in order:
 
 1. `_on_device`: communication_device, copy_device, other_device, launch_call, other_process (behind the launch);
-2. what is left of a window whose following compute had been launched before: launch_queued. Of the others:
+2. what is left of an idle span whose following compute had been launched before: launch_queued. Of the others:
 3. `_on_host`: launch_latency, copy_call, sync_wait, sync_return, sync_idle, sync_unknown, launch_setup,
    host_allocation, host_api, host_compute, other_process (all of it), other_thread;
 4. `_on_other_threads`: host_wait, host_lock (inside a range, then by the interpreter's lock);
@@ -107,8 +108,8 @@ def names_host_compute(text: str) -> bool:
 
 
 @dataclass(frozen=True, eq=False)
-class Windows(Columns):
-    """Windows; those of one thread and device do not overlap.
+class IdleSpans(Columns):
+    """Idle spans; those of one thread and device do not overlap.
 
     Attributes:
         start, end: ns.
@@ -127,8 +128,8 @@ class Windows(Columns):
 
 
 @dataclass(frozen=True, eq=False)
-class _Launched(Windows):
-    """Windows with the row in `trace.api` of the launch of the compute that follows (or -1), and its thread; process
+class _Launched(IdleSpans):
+    """Idle spans with the row in `trace.api` of the launch of the compute that follows (or -1), and its thread; process
     and thread are those of the step if the trace lacks the call."""
 
     call: Ints
@@ -137,11 +138,11 @@ class _Launched(Windows):
 
 @dataclass(frozen=True, eq=False)
 class Split(Several):
-    """How long each part takes of each window.
+    """How long each part takes of each idle span.
 
     Attributes:
-        parts: column of `PART_COLUMNS` -> ns of each window; parts that are 0 in all windows may be missing.
-        length: the number of windows.
+        parts: column of `PART_COLUMNS` -> ns of each idle span; parts that are 0 in all idle spans may be missing.
+        length: the number of idle spans.
     """
 
     parts: dict[str, Ints]
@@ -151,22 +152,22 @@ class Split(Several):
         return self.length
 
     def __getitem__(self, rows: Any) -> Split:
-        """Of some windows."""
+        """Of some idle spans."""
         length = len(np.empty(self.length, bool)[rows])
         return Split({part: ns[rows] for part, ns in self.parts.items()}, length)
 
     def part(self, name: str) -> Ints:
-        """ns of each window, of a part."""
+        """ns of each idle span, of a part."""
         found = self.parts.get(name)
         return np.zeros(self.length, np.int64) if found is None else found
 
     def cause(self, name: str) -> Ints:
-        """ns of each window, of a cause (a column of `CAUSES`)."""
+        """ns of each idle span, of a cause (a column of `CAUSES`)."""
         found = [self.parts[part] for part in PARTS[name] if part in self.parts]
         return sum(found[1:], found[0]) if found else np.zeros(self.length, np.int64)
 
     def sums(self, number: Ints, count: int) -> Split:
-        """The sums over the windows of each number below `count`."""
+        """The sums over the idle spans of each number below `count`."""
         return Split({part: np.bincount(number, ns, count).astype(np.int64) for part, ns in self.parts.items()}, count)
 
     def columns(self) -> dict[str, Ints]:
@@ -201,9 +202,9 @@ class _NearCalls(PlainCalls):
 
 @dataclass(frozen=True)
 class Near:
-    """Everything between the first and the last compute of the steps, which may explain windows there: calls, polling
-    loops, copies, collectives, NVTX ranges; and, with several devices, hosts or processes, compute of the steps and all
-    compute.
+    """Everything between the first and the last compute of the steps, which may explain idle spans there: calls,
+    polling loops, copies, collectives, NVTX ranges; and, with several devices, hosts or processes, compute of the steps
+    and all compute.
     """
 
     calls: _NearCalls
@@ -243,13 +244,11 @@ class Near:
 
 
 class _Of:
-    """What is near windows of one device, process, thread and thread of the step."""
+    """What is near idle spans of one device, process, thread and thread of the step."""
 
-    def __init__(self, near: Near, windows: _Launched) -> None:
-        self.device, self.process, self.thread = (
-            int(column[0]) for column in (windows.device, windows.process, windows.thread)
-        )
-        self._step = int(windows.step_process[0]), int(windows.step_thread[0])
+    def __init__(self, near: Near, idle: _Launched) -> None:
+        self.device, self.process, self.thread = (int(column[0]) for column in (idle.device, idle.process, idle.thread))
+        self._step = int(idle.step_process[0]), int(idle.step_thread[0])
         self.near, mine = near, self.on_thread(near.calls)
         self.calls = near.calls if mine.all() else near.calls[mine]
 
@@ -272,21 +271,21 @@ class _Of:
         return np.append(of_others[0], of_strangers[0]), np.append(of_others[1], of_strangers[1])
 
 
-def split(trace: Trace, near: Near, windows: Windows, waited: dict[Thread, Ints] | None = None) -> Split:
-    """What the device waits for in each window.
+def split(trace: Trace, near: Near, idle: IdleSpans, waited: dict[Thread, Ints] | None = None) -> Split:
+    """What the device waits for in each idle span.
 
     Args:
-        near: what may explain windows between the compute of its steps.
-        waited: receives how long the host waits for which thread, ns of each window.
+        near: what may explain idle spans between the compute of its steps.
+        waited: receives how long the host waits for which thread, ns of each idle span.
     """
     parts: dict[str, Ints] = {}
-    launched = _launched(trace, windows)
-    queued = spread(trace.api.end, launched.call, MOST_NS) <= windows.start  # the device takes that time
+    launched = _launched(trace, idle)
+    queued = spread(trace.api.end, launched.call, MOST_NS) <= idle.start  # the device takes that time
     keys = (launched.device, launched.process, launched.thread, launched.step_process, launched.step_thread)
     for _, rows in grouped(*keys):
         mine, waits = launched[rows], ~queued[rows]
         of = _Of(near, mine)
-        cover = _Cover(parts, len(windows), rows, mine)
+        cover = _Cover(parts, len(idle), rows, mine)
         for part, spans in _on_device(trace, of, mine):
             cover.by(part, spans)
         cover.rest("launch_queued", ~waits)
@@ -299,47 +298,47 @@ def split(trace: Trace, near: Near, windows: Windows, waited: dict[Thread, Ints]
                 if waited is not None and ns.any():
                     waited[other] = waited.get(other, 0) + ns
             cover.rest("host_code", np.ones(int(waits.sum()), dtype=bool))
-    return Split(parts, len(windows))
+    return Split(parts, len(idle))
 
 
-def calls_in(trace: Trace, windows: Windows) -> tuple[Ints, Ints]:
-    """The number of calls of its thread that begin in each window, and 1 where a graph launch produced the compute that
-    follows it, else 0."""
-    launched, api, found = _launched(trace, windows), trace.api, np.zeros(len(windows), np.int64)
+def calls_in(trace: Trace, idle: IdleSpans) -> tuple[Ints, Ints]:
+    """The number of calls of its thread that begin in each idle span, and 1 where a graph launch produced the compute
+    that follows it, else 0."""
+    launched, api, found = _launched(trace, idle), trace.api, np.zeros(len(idle), np.int64)
     starts = {key: np.sort(api.start[rows]) for key, rows in grouped(api.process, api.thread)}
     for key, rows in grouped(launched.process, launched.thread):
         of_thread = starts.get(key, _NONE)
-        first, last = (np.searchsorted(of_thread, side[rows]) for side in (windows.start, windows.end))
+        first, last = (np.searchsorted(of_thread, side[rows]) for side in (idle.start, idle.end))
         found[rows] = last - first
     return found, (spread(api.letter, launched.call, "") == GRAPH_LAUNCH).astype(np.int64)
 
 
-def _launched(trace: Trace, windows: Windows) -> _Launched:
-    call, api = trace.api.of(windows), trace.api
+def _launched(trace: Trace, idle: IdleSpans) -> _Launched:
+    call, api = trace.api.of(idle), trace.api
     process, thread = (
         np.where(call >= 0, spread(of_call, call, 0), of_step)
-        for of_call, of_step in ((api.process, windows.step_process), (api.thread, windows.step_thread))
+        for of_call, of_step in ((api.process, idle.step_process), (api.thread, idle.step_thread))
     )
-    return _Launched.from_table(windows, process=process, call=call, thread=thread)
+    return _Launched.from_table(idle, process=process, call=call, thread=thread)
 
 
 class _Cover:
-    """The explained part of some windows; each nanosecond belongs to the first set of intervals that covers it.
+    """The explained part of some idle spans; each nanosecond belongs to the first set of intervals that covers it.
 
     Args:
         parts: the output, see `Split.parts`.
-        rows: the windows' positions in them.
+        rows: the idle spans' positions in them.
     """
 
-    def __init__(self, parts: dict[str, Ints], length: int, rows: Ints, windows: Windows) -> None:
+    def __init__(self, parts: dict[str, Ints], length: int, rows: Ints, idle: IdleSpans) -> None:
         self._parts, self._length, self._rows = parts, length, rows
-        self._start, self._end = windows.start, windows.end
+        self._start, self._end = idle.start, idle.end
         self._done = (_NONE, _NONE)
         self._explained = np.zeros(len(rows), np.int64)
 
     def by(self, part: str, spans: Spans) -> Ints:
-        """Assign to this part the time in the windows that these intervals cover and no earlier part covers; returns
-        that time, ns of each of all windows."""
+        """Assign to this part the time in the idle spans that these intervals cover and no earlier part covers; returns
+        that time, ns of each of all idle spans."""
         added = np.zeros(self._length, np.int64)
         if not len(spans[0]):
             return added
@@ -356,7 +355,7 @@ class _Cover:
         return added
 
     def rest(self, part: str, chosen: Bools) -> None:
-        """Assign the rest of the chosen windows to this part; nothing remains of them."""
+        """Assign the rest of the chosen idle spans to this part; nothing remains of them."""
         self._add(part, chosen, (self._end - self._start - self._explained)[chosen])
         self._rows, self._start, self._end, self._explained = (
             values[~chosen] for values in (self._rows, self._start, self._end, self._explained)
@@ -367,27 +366,27 @@ class _Cover:
             self._parts.setdefault(part, np.zeros(self._length, np.int64))[self._rows[met]] += ns
 
 
-def _on_device(trace: Trace, of: _Of, windows: _Launched) -> Iterator[tuple[str, Spans]]:
-    """(part, its intervals) that apply in any window; a nanosecond belongs to the first that covers it."""
+def _on_device(trace: Trace, of: _Of, idle: _Launched) -> Iterator[tuple[str, Spans]]:
+    """(part, its intervals) that apply in any idle span; a nanosecond belongs to the first that covers it."""
     near, calls = of.near, of.calls
     if len(near.communication):
         here = (near.communication.device == of.device) & (near.communication.process == of.process)
         yield "communication_device", _spans(near.communication, here)
-    yield "copy_device", _not_outlasting(trace, _spans(near.copies, near.copies.device == of.device), of, windows)
+    yield "copy_device", _not_outlasting(trace, _spans(near.copies, near.copies.device == of.device), of, idle)
     if len(near.compute):
         yield "other_device", _spans(near.compute, of.of_step() & (near.compute.device != of.device))
     yield "launch_call", _spans(calls, among(calls.letter, [LAUNCH, GRAPH_LAUNCH]))
-    yield "other_process", _behind_launch(trace, windows, of.others())
+    yield "other_process", _behind_launch(trace, idle, of.others())
 
 
-def _on_host(trace: Trace, of: _Of, windows: _Launched) -> Iterator[tuple[str, Spans]]:
-    """The intervals that apply only in windows whose following compute had not been launched yet; see also
+def _on_host(trace: Trace, of: _Of, idle: _Launched) -> Iterator[tuple[str, Spans]]:
+    """The intervals that apply only in idle spans whose following compute had not been launched yet; see also
     `_on_other_threads`."""
     near, calls = of.near, of.calls
-    calls = calls[touching(calls.start, calls.end, union(windows.start, windows.end))]
-    known = windows.call >= 0
-    start, called = windows.start[known], trace.api.start[windows.call[known]]
-    yield "launch_latency", (np.maximum(called, start), windows.end[known])
+    calls = calls[touching(calls.start, calls.end, union(idle.start, idle.end))]
+    known = idle.call >= 0
+    start, called = idle.start[known], trace.api.start[idle.call[known]]
+    yield "launch_latency", (np.maximum(called, start), idle.end[known])
     yield "copy_call", _spans(calls, among(calls.letter, [COPY, BLOCKING_COPY]))
     polls, syncs = near.polls[of.on_thread(near.polls)], calls[calls.letter == SYNC]
     yield from _syncs(trace, joined([syncs, polls]) if len(polls) else syncs)
@@ -402,37 +401,37 @@ def _on_host(trace: Trace, of: _Of, windows: _Launched) -> Iterator[tuple[str, S
 
 
 def _on_other_threads(trace: Trace, of: _Of) -> Iterator[tuple[str, Spans, Thread]]:
-    """The intervals that apply in what `_on_host` leaves of those windows, with the thread that is waited for; the rest
-    is `host_code`."""
+    """The intervals that apply in what `_on_host` leaves of those idle spans, with the thread that is waited for; the
+    rest is `host_code`."""
     ranges = of.near.ranges
     others = ranges[~of.on_thread(ranges) & (ranges.process == of.process)]
     return on_threads(functions_of(trace, of.process), others, of.process, of.thread)
 
 
-def _not_outlasting(trace: Trace, copies: Spans, of: _Of, windows: _Launched) -> Spans:
-    """The copies without what lies before the last compute that starts while they go on, of those behind the windows:
-    it has not waited for the copy, nor has the host that launched it."""
+def _not_outlasting(trace: Trace, copies: Spans, of: _Of, idle: _Launched) -> Spans:
+    """The copies without what lies before the last compute that starts while they go on, of those behind the spans: it
+    has not waited for the copy, nor has the host that launched it."""
     if not len(copies[0]):
         return copies
     starts = []
     for name in COMPUTE_TABLES:
         table: Any = trace.table(name)
         behind = (table.device == of.device) & (table.process == of.process)
-        starts.append(table.start[behind & np.isin(table.correlation, windows.correlation)])
+        starts.append(table.start[behind & np.isin(table.correlation, idle.correlation)])
     begun = np.sort(np.concatenate(starts))
     outlasted = np.append(copies[0].min(), begun)[np.searchsorted(begun, copies[1])]
     return np.maximum(copies[0], outlasted), copies[1]
 
 
-def _behind_launch(trace: Trace, windows: _Launched, others: Spans) -> Spans:
-    """The part of these between the return of the launch of the compute after each window and the start of that
+def _behind_launch(trace: Trace, idle: _Launched, others: Spans) -> Spans:
+    """The part of these between the return of the launch of the compute after each idle span and the start of that
     compute.
 
     The device is working for others, so the launch has no part in it.
     """
     if not len(others[0]):
         return others
-    known = windows[windows.call >= 0]
+    known = idle[idle.call >= 0]
     returned = np.maximum(trace.api.end[known.call], known.start)
     late = returned < known.end
     return intersection(others, (returned[late], known.end[late]))

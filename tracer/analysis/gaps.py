@@ -15,7 +15,7 @@ import numpy as np
 
 from tracer.analysis.bounds import HOW_TO_TELL
 from tracer.analysis.calls import of_graph_launches
-from tracer.analysis.causes import CAUSES, PARTS, Near, Windows, calls_in, split
+from tracer.analysis.causes import CAUSES, PARTS, IdleSpans, Near, calls_in, split
 from tracer.analysis.distortion import of_another_run, untraced_causes
 from tracer.analysis.idle import MOST_RUNS, IdleReport, idle_report, statistics
 from tracer.analysis.idle import Gaps as Gaps
@@ -249,13 +249,13 @@ def find_gaps(trace: Trace, steps: Steps, compute: Compute, near: Near) -> Gaps:
     chain, _ = numbers(spans.device, spans.group)
     first = np.flatnonzero((chain[1:] == chain[:-1]) & (np.diff(spans.ordinal) == 1))
     this, following = spans[first], spans[first + 1]
-    windows = Windows(
+    idle = IdleSpans(
         this.end, np.maximum(following.start, this.end), this.device, following.correlation, following.process,
         following.step_process, following.step_thread,
     )  # fmt: skip
     return Gaps(
-        this.step, this.device, windows.start, windows.end, this.start, following.start, split(trace, near, windows),
-        *calls_in(trace, windows),
+        this.step, this.device, idle.start, idle.end, this.start, following.start, split(trace, near, idle),
+        *calls_in(trace, idle),
     )  # fmt: skip
 
 

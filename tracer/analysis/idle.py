@@ -23,7 +23,18 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from tracer.analysis.causes import CAUSE_OF, CAUSES, PART_COLUMNS, PART_NAMES, PARTS, Near, Spans, Split, Windows, split
+from tracer.analysis.causes import (
+    CAUSE_OF,
+    CAUSES,
+    PART_COLUMNS,
+    PART_NAMES,
+    PARTS,
+    IdleSpans,
+    Near,
+    Spans,
+    Split,
+    split,
+)  # fmt: skip
 from tracer.analysis.distortion import stretch_ns
 from tracer.analysis.step_work import Compute, StepSpans, of_steps, step_spans
 from tracer.analysis.tokens import Steps
@@ -418,7 +429,7 @@ def idle_report(trace: Trace, steps: Steps, gaps: Gaps, every: Compute, near: Ne
         holes, periods = holes.changed(period=(np.cumsum(kept) - 1)[holes.period]), periods[kept]
     of, waited = holes[hole], dict[Thread, Ints]()
     owners = steps.rows.process[of.at], steps.rows.thread[of.at]
-    parts = split(trace, near, Windows(start, end, of.device, of.correlation, of.process, *owners), waited)
+    parts = split(trace, near, IdleSpans(start, end, of.device, of.correlation, of.process, *owners), waited)
     places, next_ = Names(of.place, np.array(list(PLACES), dtype=object)), of.next
     largest = Names(_largest(parts), np.array(PART_COLUMNS, dtype=object))
     return IdleReport(

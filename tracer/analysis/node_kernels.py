@@ -297,13 +297,13 @@ def _paired(
 
 
 def _placed(
-    graphs: GraphLaunches, found: _Pairs, replays: _Replays, inside: _Inside, table: pd.DataFrame, base: int
+    graphs: GraphLaunches, paired: _Pairs, replays: _Replays, inside: _Inside, table: pd.DataFrame, base: int
 ) -> pd.DataFrame:
     """The rows of a table of the node pass, once for each graph of the light pass in which they are placed.
 
     Args:
         graphs: of the light pass.
-        found: graphs and their replays.
+        paired: graphs and their replays.
         replays: of the node pass.
         inside: the rows inside replays.
         base: added to the numbers of streams other than a replay's first.
@@ -311,9 +311,9 @@ def _placed(
     main = np.full(len(replays), MISSING)
     by_start = np.argsort(inside.start, kind="stable")[::-1]
     main[inside.replay[by_start]] = inside.stream[by_start]  # the last assignment, of the first one, stays
-    pair, activity = pairs([found.replay], [inside.replay])
-    replay, rows = found.replay[pair], table.iloc[inside.row[activity]].reset_index(drop=True)
-    mine = graphs[found.row[pair]]
+    pair, activity = pairs([paired.replay], [inside.replay])
+    replay, rows = paired.replay[pair], table.iloc[inside.row[activity]].reset_index(drop=True)
+    mine = graphs[paired.row[pair]]
     factor = (mine.end - mine.start) / replays.ns[replay]
     start, end = (
         mine.start + np.rint((rows[side].to_numpy() - replays.start[replay]) * factor).astype(np.int64)

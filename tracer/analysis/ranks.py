@@ -245,16 +245,14 @@ def rank_report(trace: Trace, steps: Steps) -> RankReport:
 
 
 def _figures(own: Activities, group: Ints, on_device: Activities) -> tuple[int, ...]:
-    """The number of collectives of a rank, and ns of its steps in all: the window, its parts, and the collectives;
+    """The number of collectives of a rank, and ns of its steps in all: their span, its parts, and the collectives;
     `group` is that of the step of each activity of its own."""
     computing, collective = own[own.computes], own[own.collective]
     order, first = runs(group[own.computes])
-    windows = np.minimum.reduceat(computing.start[order], first), np.maximum.reduceat(computing.end[order], first)
-    window = int((windows[1] - windows[0]).sum())
-    compute, busy, any_work = (
-        int(covered(each.start, each.end, *windows).sum()) for each in (computing, own, on_device)
-    )
-    times = window, compute, busy - compute, any_work - busy, window - any_work
+    spans = np.minimum.reduceat(computing.start[order], first), np.maximum.reduceat(computing.end[order], first)
+    span = int((spans[1] - spans[0]).sum())
+    compute, busy, any_work = (int(covered(each.start, each.end, *spans).sum()) for each in (computing, own, on_device))
+    times = span, compute, busy - compute, any_work - busy, span - any_work
     return len(collective), *times, total(collective.start, collective.end)
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from tracer.analysis.causes import CAUSES, Near, Split, Windows, calls_in, split
+from tracer.analysis.causes import CAUSES, IdleSpans, Near, Split, calls_in, split
 from tracer.analysis.step_work import Compute, StepSpans, activity_steps, step_compute, step_spans
 from tracer.analysis.tokens import Steps
 from tracer.errors import EmptyTraceError
@@ -58,7 +58,7 @@ class StreamTimes(Columns):
         copies, bytes: MISSING bytes where the recording lacks the size of a copy.
         busy_us, compute_us: the unions of all its work, and of its compute.
         communication_us: in collectives, which are kernels but not compute.
-        busy_share: of the window.
+        busy_share: of the device's span.
     """
 
     device: Ints
@@ -112,7 +112,7 @@ def stream_report(trace: Trace, steps: Steps | None = None) -> StreamReport:
     """Busy time and overlap of the streams.
 
     Args:
-        steps: only what these steps launched; None for the whole recording. The window of a device runs from the first
+        steps: only what these steps launched; None for the whole recording. The span of a device runs from the first
             to the last activity of each group of steps; groups of several hosts that overlap count once.
 
     Raises:
@@ -131,14 +131,14 @@ def stream_report(trace: Trace, steps: Steps | None = None) -> StreamReport:
         on_device = activities[mine]
         order, first = runs(group[mine])
         begin, end = on_device.start[order], on_device.end[order]
-        window = total(np.minimum.reduceat(begin, first), np.maximum.reduceat(end, first))
+        span = total(np.minimum.reduceat(begin, first), np.maximum.reduceat(end, first))
         of_streams = sorted(grouped(on_device.process, on_device.stream), key=itemgetter(0))
-        streams += [(device, *stream, *_of_stream(on_device[rows], window)) for stream, rows in of_streams]
-        devices.append((device, *_of_device(on_device, window)))
+        streams += [(device, *stream, *_of_stream(on_device[rows], span)) for stream, rows in of_streams]
+        devices.append((device, *_of_device(on_device, span)))
     return StreamReport(StreamTimes.of_rows(streams), DeviceTimes.of_rows(devices))
 
 
-def _of_stream(activities: Activities, window: int) -> tuple[float, ...]:
+def _of_stream(activities: Activities, span: int) -> tuple[float, ...]:
     """The columns of `StreamTimes` from `kernels` on."""
     computing, collective = activities[activities.computes], activities[activities.collective]
     busy, is_unknown = total(activities.start, activities.end), (activities.bytes == MISSING).any()
@@ -146,18 +146,18 @@ def _of_stream(activities: Activities, window: int) -> tuple[float, ...]:
         len(computing) + len(collective), int((activities.table == MEMCPYS).sum()),
         MISSING if is_unknown else int(activities.bytes.sum()), busy / 1e3,
         total(computing.start, computing.end) / 1e3, total(collective.start, collective.end) / 1e3,
-        busy / window if window else 0.0,
+        busy / span if span else 0.0,
     )  # fmt: skip
 
 
-def _of_device(on_device: Activities, window: int) -> tuple[float, ...]:
+def _of_device(on_device: Activities, span: int) -> tuple[float, ...]:
     """The columns of `DeviceTimes` from `streams` on."""
     compute, both = on_device[on_device.computes], on_device[on_device.computes | on_device.collective]
     per_stream = [union(compute.start[rows], compute.end[rows]) for _, rows in grouped(compute.process, compute.stream)]
     starts, ends = (np.concatenate([u[i] for u in per_stream] or [np.zeros(0, np.int64)]) for i in (0, 1))
     busy, computing = total(on_device.start, on_device.end), total(starts, ends)
     return (
-        numbers(on_device.process, on_device.stream)[1], window / 1e3, busy / 1e3, busy / window if window else 0.0,
+        numbers(on_device.process, on_device.stream)[1], span / 1e3, busy / 1e3, busy / span if span else 0.0,
         (total(both.start, both.end) - computing) / 1e3, overlap(starts, ends) / 1e3,
         float((ends - starts).sum() / computing) if computing else 0.0,
     )  # fmt: skip
@@ -257,25 +257,25 @@ def bubble_report(trace: Trace, steps: Steps) -> BubbleReport:
     if not len(compute):
         raise EmptyTraceError("no bubbles: no token step launches kernels")
     spans = step_spans(trace, steps, compute)
-    step, windows = _bubbles(compute, steps)
-    parts = split(trace, Near.of(trace, steps, compute), windows)
-    length = windows.end - windows.start - parts.cause("communication")
-    of, count = positions([windows.device, step], [spans.device, spans.step]), len(spans)
+    step, idle = _bubbles(compute, steps)
+    parts = split(trace, Near.of(trace, steps, compute), idle)
+    length = idle.end - idle.start - parts.cause("communication")
+    of, count = positions([idle.device, step], [spans.device, spans.step]), len(spans)
     longest = np.zeros(count, np.int64)
     np.maximum.at(longest, of, length)
     number, sums = (np.bincount(of, each, count).astype(np.int64) for each in (length > 0, length))
     return BubbleReport(
-        Bubbles(step, windows.device, windows.start, windows.end, length, parts, *calls_in(trace, windows)),
+        Bubbles(step, idle.device, idle.start, idle.end, length, parts, *calls_in(trace, idle)),
         StepBubbles(spans.device, spans.step, number, sums, longest, parts.sums(of, count)),
         stream_waits(trace, steps, spans),
     )
 
 
-def _bubbles(compute: Compute, steps: Steps) -> tuple[Ints, Windows]:
-    """The windows in which no step computes on a device although at least one has started and not finished, and the
+def _bubbles(compute: Compute, steps: Steps) -> tuple[Ints, IdleSpans]:
+    """The idle spans in which no step computes on a device although at least one has started and not finished, and the
     step of each.
 
-    If there are several such steps, the window belongs to the one that computes longest.
+    If there are several such steps, the idle span belongs to the one that computes longest.
     """
     hosts = ranks(steps.rows.process, steps.rows.thread)
     compute = compute[np.lexsort((compute.start, hosts[compute.at], compute.device))]
@@ -290,11 +290,11 @@ def _bubbles(compute: Compute, steps: Steps) -> tuple[Ints, Windows]:
     found = np.flatnonzero((compute.start > reach) & (latest > reach))
     found = found[np.lexsort((compute.start[found], compute.device[found]))]
     of = owner[found]
-    windows = Windows(
+    idle = IdleSpans(
         reach[found], compute.start[found], compute.device[found], compute.correlation[found], compute.process[found],
         steps.rows.process[of], steps.rows.thread[of],
     )  # fmt: skip
-    return steps.rows.step[of], windows
+    return steps.rows.step[of], idle
 
 
 @dataclass(frozen=True, eq=False)

@@ -38,7 +38,7 @@ class Summary:
         tokens_per_s: measured without tracing; None if unknown, or if not all steps decode. `tokens_per_s_spread` is
             the lowest and the highest of its repeats.
         traced_tokens_per_s: the recording's own wall-clock rate; None if the tokens per step are unknown.
-        steps_per_s: by wall-clock time (`analysis.rates`).
+        steps_per_s: by wall-clock time (`analysis.step_work.steps_per_s`).
         measured_steps_per_s: from run.json, without a profiler and without what is between repeats; None if unknown.
         tokens_per_step: the mean number of tokens per step; None if unknown.
         untraced_steps_per_s: without a profiler, from run.json or the user; None if no such rate applies.
@@ -58,7 +58,7 @@ class Summary:
         traced: whether it was made under a profiler; `graph_trace` and `distortion` as in `GapReport`.
         warning: the caveat for its times.
         left_out: `GapReport.left_out`.
-        conditions: from `tracer.analysis.conditions`.
+        conditions: from `tracer.model.run_json.conditions`.
         notes: the recording's own.
         problem: why figures are missing.
     """

@@ -114,7 +114,7 @@ class Thread(NamedTuple):
 
 
 Waited = Mapping[Thread, Ints]
-"""Thread -> how long it is waited for in each window, ns."""
+"""Thread -> how long it is waited for in each idle span, ns."""
 
 
 def on_threads(functions: Nvtx, ranges: Nvtx, process: int, thread: int) -> Iterator[tuple[str, Spans, Thread]]:

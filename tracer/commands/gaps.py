@@ -127,18 +127,18 @@ def gaps(
     emit(as_json, facts, _show_gaps, [*recording.notes, *unused, *([placed.note] if placed else [])])
 
 
-def _idle_facts(summary: Summary, found: GapReport) -> dict[str, Any]:
+def _idle_facts(summary: Summary, report: GapReport) -> dict[str, Any]:
     """The idle time in the JSON of `intertoken gaps`."""
     return {
         "idle_us": summary.idle_us,
         "idle_share": summary.idle_share,
         "busy_us": summary.busy_us,
         "idle_where": summary.idle_where,
-        "idle_causes_us": {place: present(causes) for place, causes in found.idle.causes_us.items()},
-        "idle_parts_us": found.idle.parts_us,
-        "untraced_idle_us": found.untraced_idle_us,
-        "idle_threads": [asdict(thread) for thread in found.idle.threads],
-        "holes": found.idle.holes.head(_MOST_HOLES).to_dict("records"),
+        "idle_causes_us": {place: present(causes) for place, causes in report.idle.causes_us.items()},
+        "idle_parts_us": report.idle.parts_us,
+        "untraced_idle_us": report.untraced_idle_us,
+        "idle_threads": [asdict(thread) for thread in report.idle.threads],
+        "holes": report.idle.holes.head(_MOST_HOLES).to_dict("records"),
     }
 
 

@@ -373,10 +373,10 @@ def as_kineto(event: Mapping[str, Any], args: Mapping[str, Any]) -> tuple[str, M
     return ("cuda_runtime", event) if _HIP_CALL.fullmatch(name) else None
 
 
-def link_rpd(found: dict[str, pd.DataFrame]) -> None:
+def link_rpd(tables: dict[str, pd.DataFrame]) -> None:
     """Number the calls, and let each arrow begin where its call does: the last that began before the end that the arrow
     gives, if it had not ended. Others lead from no call. Calls with numbers are of another profiler and keep them."""
-    api, arrows = found["api"], found["flow_starts"]
+    api, arrows = tables["api"], tables["flow_starts"]
     if (api["correlation"] != MISSING).any():
         return
     api["correlation"] = np.arange(1, len(api) + 1)
@@ -385,7 +385,7 @@ def link_rpd(found: dict[str, pd.DataFrame]) -> None:
     ends = arrows.assign(at=arrows["start"] + _END_NS).reset_index()[["index", *keys, "at"]].sort_values("at")
     of = pd.merge_asof(ends, calls, left_on="at", right_on="start", by=keys, allow_exact_matches=False)
     begin = of["begin"].where(of["end"] >= of["at"] - _ROUNDING_NS, MISSING)
-    found["flow_starts"] = arrows.assign(start=begin.set_axis(of["index"]).reindex(arrows.index).astype(np.int64))
+    tables["flow_starts"] = arrows.assign(start=begin.set_axis(of["index"]).reindex(arrows.index).astype(np.int64))
 
 
 def notes_of_rpd(are_fractional: bool) -> list[str]:
@@ -466,9 +466,9 @@ class Pids:
         of = [f"{what} {' '.join(map(str, ids))}" for what, ids in (("process", processes), ("device", devices)) if ids]
         return f"rank {'-'.join(map(str, self.ranks[place])) or '?'} = {' and '.join(of)}"
 
-    def _tracks(self, found: Mapping[str, pd.DataFrame], tables: Sequence[str]) -> pd.DataFrame:
+    def _tracks(self, rows: Mapping[str, pd.DataFrame], tables: Sequence[str]) -> pd.DataFrame:
         """The pids under which devices have rows; columns pid and device."""
-        tracks = pd.concat([found[name][["pid", "device"]] for name in tables]).drop_duplicates()
+        tracks = pd.concat([rows[name][["pid", "device"]] for name in tables]).drop_duplicates()
         return tracks.assign(device=self._device(tracks))
 
     def _device(self, frame: pd.DataFrame) -> Ints:
@@ -530,8 +530,8 @@ def _offsets(tracks: pd.DataFrame, hosts: list[int]) -> tuple[dict[int, Rank], d
     return (of_device, {}) if tracks.groupby("device")["pid"].nunique().max() > 1 else ({}, {})
 
 
-def _unique(found: Mapping[str, pd.DataFrame], tables: Sequence[str], column: str) -> list[int]:
-    ids = np.concatenate([pd.unique(found[name][column]) for name in tables])
+def _unique(rows: Mapping[str, pd.DataFrame], tables: Sequence[str], column: str) -> list[int]:
+    ids = np.concatenate([pd.unique(rows[name][column]) for name in tables])
     return sorted({int(id) for id in ids} - {MISSING})
 
 
@@ -560,18 +560,18 @@ _FILL: Final = re.compile(r"Memset \((.+)\)")
 _CORRELATIONS: Final = 1 << 40  # of one rank; larger ones are renumbered
 
 
-def frames(found: Frames, pids: Pids, texts: Sequence[str], *, ours: bool = False) -> dict[str, Given]:
-    """Return the trace's non-empty tables as columns. The rows found are modified; the numbers in their text columns
+def frames(rows: Frames, pids: Pids, texts: Sequence[str], *, ours: bool = False) -> dict[str, Given]:
+    """Return the trace's non-empty tables as columns. `rows` are modified; the numbers in their text columns
     refer to `texts`. `ours`: whether we wrote the file."""
-    link(found, pids)
-    shorten_correlations(found)
-    number_places(found, pids, ours=ours)
-    add_recorded_events(found)
-    correct_hip(found, texts, grids=not ours)
-    found["streams"] = streams(found)
+    link(rows, pids)
+    shorten_correlations(rows)
+    number_places(rows, pids, ours=ours)
+    add_recorded_events(rows)
+    correct_hip(rows, texts, grids=not ours)
+    rows["streams"] = streams(rows)
     for name in ON_DEVICE:
-        found[name] = found[name].drop(columns=["pid", "owner", *_COLLECTED.get(name, [])])
-    tables = {name: frame for name, frame in found.items() if len(frame) and not name.startswith("flow")}
+        rows[name] = rows[name].drop(columns=["pid", "owner", *_COLLECTED.get(name, [])])
+    tables = {name: frame for name, frame in rows.items() if len(frame) and not name.startswith("flow")}
     return {name: _named(name, frame, texts) for name, frame in tables.items()}
 
 

@@ -178,17 +178,17 @@ def read_activities(ring: Path) -> Activities:
     return found
 
 
-def _take(found: Activities, kind: int, about: int, block: bytes) -> None:
+def _take(activities: Activities, kind: int, about: int, block: bytes) -> None:
     if kind == _VERSION:
-        found.version = about
+        activities.version = about
     elif kind == _RECORDS:
-        found.buffers.append(block)
+        activities.buffers.append(block)
     elif kind == _TEXT:
-        found.texts[about] = block.decode(errors="replace")
+        activities.texts[about] = block.decode(errors="replace")
     elif kind == _CALL:
-        found.calls[about >> 32, about & 0xFFFFFFFF] = block.decode(errors="replace")
+        activities.calls[about >> 32, about & 0xFFFFFFFF] = block.decode(errors="replace")
     else:
-        found.failures.append(block.decode(errors="replace") + hint(about))
+        activities.failures.append(block.decode(errors="replace") + hint(about))
 
 
 def cupti_trace(rings: Sequence[Ring], graph_trace: str, kinds: Sequence[str], failures: list[str]) -> Trace | None:
@@ -224,28 +224,30 @@ def cupti_trace(rings: Sequence[Ring], graph_trace: str, kinds: Sequence[str], f
     return trace
 
 
-def _of_process(ring: Ring, found: Activities, origin: int, earlier: int) -> tuple[Trace, pd.Series[Any]]:
+def _of_process(ring: Ring, activities: Activities, origin: int, earlier: int) -> tuple[Trace, pd.Series[Any]]:
     """The trace of one process, with times since the origin and correlations after earlier ones; its GPUs' UUIDs."""
-    sources = Sources(origin, ring.process, lambda address: found.texts.get(address, ""), found.call_name, ring.program)
+    sources = Sources(
+        origin, ring.process, lambda address: activities.texts.get(address, ""), activities.call_name, ring.program
+    )
     notes: list[str] = []
     ranges = nvtx_table(ring, notes)
     if len(ranges):
         shift = ring.start_utc_ns - ring.start_ns - origin
         ranges = ranges.assign(**{name: ranges[name] + shift for name in _TIMES})
     dropped = ring.counters.get("cupti_dropped", 0)
-    parsed = parse(found.buffers, activity.sizes(found.version)) if found.version else Parsed()
+    parsed = parse(activities.buffers, activity.sizes(activities.version)) if activities.version else Parsed()
     trace = build(parsed, sources, OwnRanges(), 0, dropped, ranges if len(ranges) else _NO_RANGES)
     for frame in _correlated(trace):
         frame["correlation"] += earlier
-    trace.notes = [f"{_who(ring)}: {note}" for note in trace.notes + _ending(ring, found)] + notes
+    trace.notes = [f"{_who(ring)}: {note}" for note in trace.notes + _ending(ring, activities)] + notes
     return trace, device_uuids(parsed.records)
 
 
-def _ending(ring: Ring, found: Activities) -> list[str]:
+def _ending(ring: Ring, activities: Activities) -> list[str]:
     """What the recording lacks because of how the process ended."""
-    if not found.version:
+    if not activities.version:
         return []
-    if found.cut_bytes:
+    if activities.cut_bytes:
         return ["it was killed while writing: the last buffer is incomplete, and up to the last second is missing"]
     if not ring.counters.get("cupti_ended"):
         return ["it was killed, called exec, or is still running: up to the last second of it is missing"]

@@ -236,14 +236,14 @@ class Changes:
 
 
 @dataclass(frozen=True, eq=False)
-class Windows(Columns):
+class CallsOfRuns(Columns):
     """The calls of the steps' own threads that launch, copy or synchronise, by step and start, and the launch that they
     prepare.
 
     Attributes:
         call: their positions.
         at: their positions in `steps`.
-        window: the number of the next run of launches in its step, that of its own run for a launch, -1 for a call
+        run: the number of the next run of launches in its step, that of its own run for a launch, -1 for a call
             after the last one, such as the fetch of the result.
         between: whether the step has launches both before and after it.
     """
@@ -251,7 +251,7 @@ class Windows(Columns):
     call: Ints
     at: Ints
     letter: Letters
-    window: Ints
+    run: Ints
     between: Bools
 
     @property
@@ -260,12 +260,12 @@ class Windows(Columns):
         return among(self.letter, LAUNCHES)
 
 
-def windows(changes: Changes, steps: Steps) -> Windows:
+def calls_of_runs(changes: Changes, steps: Steps) -> CallsOfRuns:
     """The calls of the steps."""
-    return changes.causality.once(_windows, steps)
+    return changes.causality.once(_calls_of_runs, steps)
 
 
-def _windows(causality: Causality, steps: Steps) -> Windows:
+def _calls_of_runs(causality: Causality, steps: Steps) -> CallsOfRuns:
     calls, of_step = causality.segments.calls, causality.once(calls_at, steps)
     chosen = np.flatnonzero((of_step >= 0) & (calls.letter != ""))
     chosen = chosen[np.lexsort((calls.start[chosen], of_step[chosen]))]
@@ -279,8 +279,8 @@ def _windows(causality: Causality, steps: Steps) -> Windows:
     before = np.repeat(np.append(0, launched[ends])[:-1], sizes)  # launches in the steps before
     has_launch = np.repeat(launched[ends], sizes) > before
     coming = np.where(launch, run, run + 1)
-    window = np.where(has_launch & (coming <= np.repeat(run[ends], sizes)), coming, -1)
-    return Windows(chosen, at, letter, window, (launched > before) & ~launch & (window >= 0))
+    of_run = np.where(has_launch & (coming <= np.repeat(run[ends], sizes)), coming, -1)
+    return CallsOfRuns(chosen, at, letter, of_run, (launched > before) & ~launch & (of_run >= 0))
 
 
 class Edit:

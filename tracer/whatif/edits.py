@@ -24,7 +24,7 @@ from tracer.model.columns import among, firsts, grouped, lasts, most_common, pai
 from tracer.model.fits import fits_for
 from tracer.model.intervals import Bools, Ints
 from tracer.model.schema import MISSING
-from tracer.whatif.changes import Changes, Edit, FewerCalls, Windows, windows
+from tracer.whatif.changes import CallsOfRuns, Changes, Edit, FewerCalls, calls_of_runs
 from tracer.whatif.graph_edits import IntoGraph, OneGraph
 from tracer.whatif.needed import bringing_copies, needed_syncs, reading_syncs, sending_copies
 
@@ -181,38 +181,38 @@ class FollowStrategy(FewerCalls):
         """
         if self.name not in LADDER[1:]:
             raise UsageError(f"no prediction for strategy {self.name!r}; choose one of {', '.join(LADDER[1:])}")
-        table = windows(changes, steps)
+        table = calls_of_runs(changes, steps)
         behind_copies, reads = (np.isin(table.call, calls) for calls in reading_syncs(changes.causality, steps))
         if self.name == "ggg":
             _check_device_alone("ggg", changes.causality, steps, table[reads])
             launch = table.launches
-            inside_run = launch & np.append(launch[1:] & (table.window[1:] == table.window[:-1]), False)[: len(table)]
+            inside_run = launch & np.append(launch[1:] & (table.run[1:] == table.run[:-1]), False)[: len(table)]
             changes.drop_pauses(table.call[~inside_run])
             changes.remove_calls(table.call[~launch])
             return [_choose_on_device(changes, steps), "assumes that the device prepares its next step in no time"]
-        is_input = (table.window >= 0) & ~table.launches
+        is_input = (table.run >= 0) & ~table.launches
         inputs = table[is_input]
         copy = among(inputs.letter, COPIES) & ~np.isin(inputs.call, bringing_copies(changes.causality))
-        first, last = _bounds(inputs.window, copy)
+        first, last = _bounds(inputs.run, copy)
         has_copies, row = last >= 0, np.arange(len(inputs))
         sync = (inputs.letter == SYNC) & ~behind_copies[is_input]
         kept = np.zeros(len(inputs), bool)
         if self.name in ("saaas", "aaas"):
-            kept |= row == _bounds(inputs.window, sync & has_copies & (row > last))[1]
+            kept |= row == _bounds(inputs.run, sync & has_copies & (row > last))[1]
         if self.name == "saaas":
-            kept |= row == _bounds(inputs.window, sync & has_copies & (row < first))[0]
+            kept |= row == _bounds(inputs.run, sync & has_copies & (row < first))[0]
         _one_queue(changes, inputs[copy], table)
         changes.remove_calls(np.append(inputs.call[sync & has_copies & ~kept], table.call[behind_copies & ~reads]))
         return ["assumes that copies share a queue with compute, and read memory that outlives them"]
 
 
-def _bounds(window: Ints, chosen: Bools) -> tuple[Ints, Ints]:
-    """The first and the last chosen row in the window (-1 or greater) of each row; -1 without one."""
-    rows, count = np.flatnonzero(chosen), int(window.max(initial=-1)) + 2  # the last one is for -1
-    return firsts(window[rows], count, rows)[window], lasts(window[rows], count, rows)[window]
+def _bounds(run: Ints, chosen: Bools) -> tuple[Ints, Ints]:
+    """The first and the last chosen row of the run (-1 or greater) of each row; -1 without one."""
+    rows, count = np.flatnonzero(chosen), int(run.max(initial=-1)) + 2  # the last one is for -1
+    return firsts(run[rows], count, rows)[run], lasts(run[rows], count, rows)[run]
 
 
-def _check_device_alone(edit: str, causality: Causality, steps: Steps, reads: Windows) -> None:
+def _check_device_alone(edit: str, causality: Causality, steps: Steps, reads: CallsOfRuns) -> None:
     """Raise UnsafePlanError if the host computes in the steps, or reads something between two of their launches."""
     _check_host_idle(edit, causality, steps)
     if len(np.unique(reads.at[reads.between])) * 2 > len(steps):
@@ -230,15 +230,15 @@ def _check_host_idle(edit: str, causality: Causality, steps: Steps) -> None:
         )
 
 
-def _one_queue(changes: Changes, copies: Windows, table: Windows) -> None:
+def _one_queue(changes: Changes, copies: CallsOfRuns, table: CallsOfRuns) -> None:
     """Make launched work start after the copies before it, on any stream."""
     segments = changes.causality.segments
     work, count = segments.activities, len(segments.calls)
     issued = np.flatnonzero(work.call >= 0)
     first, last = (each(work.call[issued], count, issued) for each in (firsts, lasts))
     launches = table[table.launches]
-    launches = launches[np.append(True, launches.window[1:] != launches.window[:-1])[: len(launches)]]
-    copy, launch = pairs([copies.window], [launches.window])
+    launches = launches[np.append(True, launches.run[1:] != launches.run[:-1])[: len(launches)]]
+    copy, launch = pairs([copies.run], [launches.run])
     before, after = last[copies.call[copy]], first[launches.call[launch]]
     known = (before >= 0) & (after >= 0)
     before, after = before[known], after[known]
@@ -281,16 +281,16 @@ class MergedCopies(Edit):
     words = "input copies merged"
 
     def apply(self, changes: Changes, steps: Steps) -> list[str]:
-        """Keep only the last copy of each window, and syncs after which the host reads.
+        """Keep only the last copy before each run, and syncs after which the host reads.
 
         Raises:
             EmptyTraceError: no launch has several copies before it.
         """
-        table = windows(changes, steps)
-        inputs = table[(table.window >= 0) & ~table.launches]
+        table = calls_of_runs(changes, steps)
+        inputs = table[(table.run >= 0) & ~table.launches]
         inputs = inputs[np.argsort(inputs.call)]
         copy = among(inputs.letter, COPIES)
-        first, last = (spread(inputs.call, row, MISSING) for row in _bounds(inputs.window, copy))
+        first, last = (spread(inputs.call, row, MISSING) for row in _bounds(inputs.run, copy))
         gone = copy & (inputs.call < last)
         if not gone.any():
             raise EmptyTraceError("no launch has several copies before it")
@@ -325,7 +325,7 @@ def _until_launch(edit: str, changes: Changes, steps: Steps) -> tuple[Ints, Ints
     `_check_host_idle`.
     """
     _check_host_idle(edit, changes.causality, steps)
-    table = windows(changes, steps)
+    table = calls_of_runs(changes, steps)
     table = table[np.argsort(table.call, kind="stable")]
     launch = table.launches
     ends = launch & ~np.append(launch[1:], False)[: len(launch)]
@@ -394,7 +394,7 @@ class ReadLater(Edit):
             EmptyTraceError: no sync reads a result.
             UnsafePlanError: the host takes part in the step itself.
         """
-        table = windows(changes, steps)
+        table = calls_of_runs(changes, steps)
         reading = reading_syncs(changes.causality, steps)[1]
         if not len(reading):
             raise EmptyTraceError("no sync reads a result")

@@ -30,7 +30,7 @@ from tracer.model.fits import Fits, fits_for
 from tracer.model.intervals import Bools, Floats, Ints
 from tracer.model.schema import PYTHON_FUNCTION
 from tracer.model.tables import MEMSETS
-from tracer.whatif.changes import Changes, Edit, windows
+from tracer.whatif.changes import Changes, Edit, calls_of_runs
 
 _LACKING: Final = 0.1
 """The maximum share of steps whose eager launches are not all known. They are not changed, and the speed-up is the
@@ -104,7 +104,7 @@ def launch_runs(changes: Changes, steps: Steps) -> tuple[Ints, Ints]:
         The positions of the calls, ascending, and the number of the run of each; a run has at least two calls, the
         first of which launches.
     """
-    calls, table = changes.calls, windows(changes, steps)
+    calls, table = changes.calls, calls_of_runs(changes, steps)
     table = table[np.argsort(table.call, kind="stable")]
     letter, call, at = table.letter, table.call, table.at
     within_device = _within_device(changes.causality)[call] & (letter == COPY)

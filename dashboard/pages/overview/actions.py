@@ -285,8 +285,8 @@ def gone(view: View, runs: Sequence[Run], text: str, step: int = 1) -> Gone:
     return Gone(view, f"“{plain(wanted, 40)}” is not a destination. {ASKS}")
 
 
-def _ns(found: re.Match[str]) -> float:
-    return float(found[1].replace("−", "-")) * _UNITS[found[2].lower()]
+def _ns(match: re.Match[str]) -> float:
+    return float(match[1].replace("−", "-")) * _UNITS[match[2].lower()]
 
 
 def _to_token(view: View, runs: Sequence[Run], number: int) -> Gone:

@@ -101,12 +101,12 @@ def area_sums(view: View, runs: Sequence[Run]) -> list[Any]:
     return [head, table, *([html.P(said, className="hint")] if more > 0 else [])]
 
 
-def text_of(runs: Sequence[Run], found: Sequence[pd.DataFrame]) -> str:
+def text_of(runs: Sequence[Run], totals: Sequence[pd.DataFrame]) -> str:
     """The first rows of each run, tab-separated: run, name and the columns of `scene.sums.sums`; names that a
     spreadsheet would interpret as formulas are escaped."""
     tables = [
         table.head(_MOST_COPIED)[COLUMNS].rename_axis("name").reset_index().assign(run=run.name)
-        for run, table in zip(runs, found, strict=True)
+        for run, table in zip(runs, totals, strict=True)
     ]
     joined = pd.concat(tables, ignore_index=True)[["run", "name", *COLUMNS]]
     for column in ("run", "name"):
@@ -122,10 +122,10 @@ def _where(area: Area) -> str:
     return f"of {duration(high - low)}, from {difference(low, 4)} to {difference(high, 4)},{rows}{more}"
 
 
-def _table(runs: Sequence[Run], found: Sequence[pd.DataFrame], names: Sequence[str], by: str) -> html.Table:
+def _table(runs: Sequence[Run], totals: Sequence[pd.DataFrame], names: Sequence[str], by: str) -> html.Table:
     of_runs = [html.Th(plain(run.name, 40), colSpan=len(COLUMNS), scope="colgroup") for run in runs]
     heads = [html.Th(text, title=hint, scope="col") for _ in runs for text, hint in _HEADINGS.values()]
-    known = [table.to_dict("index") for table in found]
+    known = [table.to_dict("index") for table in totals]
     rows = [
         html.Tr([html.Th(_name(name, by), scope="row"), *(cell for table in known for cell in _cells(table.get(name)))])
         for name in names

@@ -117,7 +117,7 @@ def _outputs(runs: Sequence[Run], answer: list[Against] | str | None, awaited: i
         words = [html.P(f"{plain(sentence(of, name), 1000)}.", className="answer")]
         notes = [f"{text}." for text in (of.warning, of.left_out, of.problem) if text]
         return words, SHOWN, _table_alone(runs[0]), "", _items_of(notes)
-    shown = visible(any(one.found for one in answer))
+    shown = visible(any(one.comparison for one in answer))
     return words_of(answer), shown, table_of(answer), methods_of(answer), _items_of(cautions_of(answer))
 
 
@@ -150,9 +150,9 @@ def _items_of(cautions: Sequence[str] | None) -> list[html.Li]:
     return [html.Li(plain(text, 1000)) for text in cautions]
 
 
-def words_of(found: Sequence[Against]) -> list[Any]:
+def words_of(answers: Sequence[Against]) -> list[Any]:
     """A paragraph for each run, whose figures link to the table, with a button that makes the run the base."""
-    names = [_name(run) for run in ([found[0].base] if found else []) + [one.other for one in found]]
+    names = [_name(run) for run in ([answers[0].base] if answers else []) + [one.other for one in answers]]
     short = dict(zip(names, apart(names, _SHORT if len(names) > _BESIDE else LONGEST_NAME), strict=True))
     return [
         html.P(
@@ -162,18 +162,18 @@ def words_of(found: Sequence[Against]) -> list[Any]:
             ],
             className="answer",
         )
-        for number, one in enumerate(found)
+        for number, one in enumerate(answers)
     ]  # fmt: skip
 
 
 def _sentence(number: int, against: Against, short: Mapping[str, str]) -> list[Any]:
     base, other = _name(against.base), _name(against.other)
-    if against.found is None:
+    if against.comparison is None:
         return [f"{short[other]}: {plain(against.problem)}."]
     return [
         html.A(phrase.text, href=f"#{_cell_id(number, phrase.figure)}", className="figure") if phrase.figure
         else _with_names(phrase.text, {name: short[name] for name in (base, other)})
-        for phrase in phrases(against.found)
+        for phrase in phrases(against.comparison)
     ]  # fmt: skip
 
 
@@ -182,16 +182,16 @@ def _with_names(text: str, short: Mapping[str, str]) -> Any:
     if all(name == brief or name not in text for name, brief in short.items()):
         return text
     names = "|".join(map(re.escape, sorted(short, key=len, reverse=True)))
-    return html.Span(re.sub(names, lambda found: short[found[0]], text), title=text)
+    return html.Span(re.sub(names, lambda match: short[match[0]], text), title=text)
 
 
-def table_of(found: Sequence[Against]) -> html.Table | None:
+def table_of(answers: Sequence[Against]) -> html.Table | None:
     """The matrix of figures and runs; None if nothing can be compared."""
-    compared = [(number, one) for number, one in enumerate(found) if one.found is not None]
+    compared = [(number, one) for number, one in enumerate(answers) if one.comparison is not None]
     if not compared:
         return None
-    lines = matrix([one.found for _, one in compared if one.found is not None])
-    runs = [found[0].base, *(one.other for _, one in compared)]
+    lines = matrix([one.comparison for _, one in compared if one.comparison is not None])
+    runs = [answers[0].base, *(one.other for _, one in compared)]
     short = apart([run.name for run in runs], _HEAD)
     heads = [
         html.Th(text, scope="col", title=_name(run), colSpan=2 if at else 1)
