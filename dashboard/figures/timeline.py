@@ -399,11 +399,11 @@ def with_differences(
 
 
 def _hatching(rows: pd.DataFrame, colour: str) -> dict[str, Any]:
-    low, high = rows[["own", "base"]].min(axis=1) / 1e9, rows[["own", "base"]].max(axis=1) / 1e9
+    low, high = rows[["own", "base"]].min(axis=1), rows[["own", "base"]].max(axis=1)
     shape = np.where(rows["own"] < rows["base"], "/", "\\").tolist()
     pattern = {"shape": shape, "fgcolor": colour, "size": 7, "solidity": 0.25}
     return {
-        **_bar("difference", rows.assign(x=rows["x"] + low, dx=high - low)),
+        **_bar("difference", rows.assign(x=rows["x"] + low / 1e9, dx=(high - low) / 1e9)),
         "width": (rows["bottom"] - rows["top"]).to_numpy(dtype="float64"),
         "marker": {"color": CLEAR, "line": {"width": 0}, "pattern": pattern},
         "hoverinfo": "skip",
