@@ -15,10 +15,11 @@ from click.testing import CliRunner
 from tests.recordings import LLAMA
 from tests.tracer.handmade import decode_loop
 from tests.tracer.steady import trace_of
-from tests.tracer.test_ranks import ALL_REDUCE, STEPS, ranks
+from tests.tracer.truths import DATA, scene
 from tracer import write
 from tracer.batch import COLUMNS, analyse, connected, find_reports, overview, report_rows, table_of_reports
 from tracer.cli import main
+from tracer.files.bounded import tomllib
 
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 
@@ -146,10 +147,12 @@ def test_the_overview_names_the_rank_that_the_others_wait_for():
 
 
 def test_a_report_of_a_rank_has_its_communication_and_collectives(tmp_path):
-    trace = ranks([100])
-    for kernel, collectives in ((ALL_REDUCE, {ALL_REDUCE: [2890] * STEPS}), ("ncclDevKernel_SendRecv", {})):
+    both = tomllib.loads((DATA / "ranks.toml").read_text(encoding="utf-8"))["scene"]["ranks"]
+    trace = scene(both | {"each": [event for event in both["each"] if event[-1]["process"] == 100]})
+    (all_reduce,) = (name for name in trace["kernels"]["name"].cat.categories if name.startswith("nccl"))
+    for kernel, collectives in ((all_reduce, {all_reduce: [2890] * both["steps"]}), ("ncclDevKernel_SendRecv", {})):
         for column in ("name", "short_name"):  # exchanges of two ranks are not matched over all
-            names = trace["kernels"][column].cat.rename_categories({ALL_REDUCE: kernel})
+            names = trace["kernels"][column].cat.rename_categories({all_reduce: kernel})
             trace.tables["kernels"] = trace["kernels"].assign(**{column: names})
         (path := tmp_path / kernel).mkdir()
         write(trace, path / "rank3.sqlite")
