@@ -7,16 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dashboard.pages.graph import (
-    GraphView,
-    draw,
-    first_part,
-    memory_figure,
-    panel,
-    part_of,
-    parts_of,
-    problem_of,
-)
+from dashboard.pages.graph import GraphView, draw, first_part, memory_figure, panel, part_of, parts_of, problem_of
 from dashboard.pages.overview.table import row
 from dashboard.reading.run import executions_of
 from dashboard.reading.store import RunStore

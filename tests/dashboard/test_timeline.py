@@ -19,15 +19,7 @@ from dashboard.scene import draw, limits_of, place_of, timeline_of, whole_of
 from dashboard.timeline import pyramid
 from dashboard.timeline.align import AFTER, BEFORE, CAPTURE, captures, phases_of
 from dashboard.timeline.flows import EVENT, LAUNCH, WAIT, event_pairs, flows_of
-from dashboard.timeline.layout import (
-    AS_RECORDED,
-    GAP_STRIP,
-    all_groups,
-    arranged,
-    groups_of,
-    moved,
-    panels,
-)
+from dashboard.timeline.layout import AS_RECORDED, GAP_STRIP, all_groups, arranged, groups_of, moved, panels
 from dashboard.timeline.marks import NO_WAITS
 from dashboard.timeline.pyramid import Detail, Pyramid, detail, in_view
 from dashboard.timeline.rows import Finder, Query, lines_of, query_of, rows_of, shown_functions, without_functions

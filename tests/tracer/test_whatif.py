@@ -33,15 +33,7 @@ from tracer.whatif.edits import (
     SyncLatency,
     WithoutSyncs,
 )
-from tracer.whatif.graph_edits import (
-    BEFORE,
-    BEHIND,
-    BETWEEN,
-    EagerLaunches,
-    IntoGraph,
-    OneGraph,
-    eager_launches,
-)
+from tracer.whatif.graph_edits import BEFORE, BEHIND, BETWEEN, EagerLaunches, IntoGraph, OneGraph, eager_launches
 from tracer.whatif.needed import ORDERS, READS, REUSES
 from tracer.whatif.prediction import RANKS, TOO_FEW, UNMEASURED, Prediction, predict
 
