@@ -34,7 +34,7 @@ from tracer.analysis.causes import (
     Spans,
     Split,
     split,
-)  # fmt: skip
+)
 from tracer.analysis.distortion import stretch_ns
 from tracer.analysis.step_work import Compute, StepSpans, of_steps, step_spans
 from tracer.analysis.tokens import Steps
