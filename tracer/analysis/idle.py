@@ -275,11 +275,6 @@ class IdleReport:
         """`pieces` as a DataFrame."""
         return self.pieces.frame()
 
-    @cached_property
-    def parts(self) -> pd.DataFrame:
-        """`sums` as a DataFrame."""
-        return pd.DataFrame(self.sums, index=list(PLACES), columns=PART_COLUMNS)
-
     @property
     def idle_us(self) -> dict[str, float]:
         """p50, p90 and mean per step, and the mean of each of `PLACES`, which add up to the mean, µs; empty if no step
