@@ -13,7 +13,7 @@ BIN := .venv/bin
 RUNS ?= runs
 PORT ?= 8050
 
-LOWEST_CORE := api tables formats_nsys formats_roundtrip gaps syncs tokens
+LOWEST_CORE := model estimates steps marks formats_nsys formats_roundtrip gaps syncs
 
 # The lowest versions have wheels for these Pythons.
 LOWEST_PYTHON ?= $(firstword $(foreach name,python3.10 python3.11 python3.12,$(if $(shell $(name) --version 2>/dev/null),$(name))) $(PYTHON))

@@ -31,10 +31,10 @@ def test_tables_have_their_columns_whatever_is_given():
         Trace({"kernel": pd.DataFrame()})
     with pytest.raises(KeyError, match="has no column colour"):
         Trace.from_columns(kernels={"start": [0], "colour": [1]})
-    for storage in ("pyarrow", "python"):  # whichever way pandas kept names before
+    for storage in ("pyarrow", "python"):  # whichever way pandas kept names before, which before 3.0 is always as objects
         with pd.option_context("mode.string_storage", storage):
             trace = Trace({"nvtx": pd.DataFrame({"start": [0], "end": [0], "kind": ["mark"]})})
-            assert trace["nvtx"]["kind"].dtype.categories.dtype.storage == storage
+            assert trace["nvtx"]["kind"].dtype.categories.dtype == pd.Index(["mark"]).dtype
 
 
 def test_activities_of_all_tables_are_named_and_in_order():
