@@ -41,6 +41,9 @@ def guided(tmp_path):
     text = table.read_text(encoding="utf-8").replace("AAAS, AAAG,", "AAAS, GUIDED, AAAG,")
     before, table_of, after = text.partition("STRATEGIES: Final")
     table.write_text(f"{before}{strategy}\n\n{table_of}{after}", encoding="utf-8")
+    formats = tmp_path / "tracer" / "formats" / "__init__.py"
+    text = formats.read_text(encoding="utf-8").replace('("nsys_parquet",', '("nsys_parquet", "mine",')
+    formats.write_text(text, encoding="utf-8")
     return tmp_path
 
 

@@ -36,6 +36,7 @@ from numpy.typing import NDArray
 from tracer import formats
 from tracer.errors import TraceError, UsageError
 from tracer.files.output import is_leftover, write_output
+from tracer.model.columns import Columns
 from tracer.model.fits import own_file
 from tracer.model.run_json import NODE, PASSES, SCHEMA
 from tracer.model.trace import LIGHT, Trace
@@ -332,6 +333,9 @@ def _tree(value: Any, arrays: IO[bytes]) -> Any:
             return _written(value, arrays)
         case pd.DataFrame():
             return {"frame": {name: _column(column, arrays) for name, column in value.items()}, "length": len(value)}
+        case Columns():
+            members = {name: _tree(getattr(value, name), arrays) for name in value.column_names()}
+            return {"class": type(value).__name__, "fields": members}
         case _ if is_dataclass(value):
             members = {f.name: _tree(getattr(value, f.name), arrays) for f in fields(value) if f.init}
             return {"class": type(value).__name__, "fields": members}

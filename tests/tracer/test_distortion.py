@@ -2,13 +2,13 @@
 
 import json
 import re
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import asdict
 
 from tests.recordings import LADDER, LLAMA, SAMPLES
 from tests.tracer.truths import facts_of, run

@@ -55,7 +55,7 @@ def test_a_format_an_engine_and_an_analysis_are_used(install, tmp_path):
     assert formats.write(decode_loop("ag", 2).trace, tmp_path / "a.tiny") == ["only kernels"]
     trace = tracer.read(tmp_path / "a.tiny")
     assert (trace.metadata["source"], trace["kernels"]["start"].tolist()) == ("tiny", [35, 1035])
-    assert formats.registered()[0].name == "tiny kernels"
+    assert next(formats.registered()).name == "tiny kernels"
     (tmp_path / "b.txt").write_text("no trace")
     with pytest.raises(tracer.errors.FormatError, match="expected one of: tiny kernels, "):
         tracer.read(tmp_path / "b.txt")
@@ -93,5 +93,5 @@ def test_what_cannot_be_loaded_is_said_with_its_distribution(install):
     ):  # fmt: skip
         install(module, f"[intertoken.formats]\ntiny = tiny_extension:{what}\n")
         with pytest.raises(ExtensionError, match=r"^tiny-extension 1\.5: entry point") as problem:
-            formats.registered()
+            next(formats.registered())
         assert said in str(problem.value)

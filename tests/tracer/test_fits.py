@@ -1,9 +1,8 @@
 """Constants by GPU: where each comes from, what other GPUs get, and a user's own file."""
 
-import dataclasses
-
 import pytest
 from click.testing import CliRunner
+from msgspec import structs
 
 import tracer
 from tests.recordings import LLAMA
@@ -16,7 +15,7 @@ from tracer.stored import Cache
 from tracer.whatif.edits import WithoutSyncs
 
 OTHER = "NVIDIA A100-SXM4-80GB"
-TABLES = {f.name for f in dataclasses.fields(Fits)} - {"gpu", "called", "foreign", "caution"}
+TABLES = {*Fits.__struct_fields__} - {"gpu", "called", "foreign", "caution"}
 
 
 def test_what_a_device_lacks_is_the_first_ones_with_a_caution():
@@ -24,10 +23,10 @@ def test_what_a_device_lacks_is_the_first_ones_with_a_caution():
     whole = "all constants of the model were fitted to an H200"
     assert (known.caution, known.foreign, other.foreign) == (None, (), tuple(sorted(TABLES)))
     assert other.caution == f"{whole}, not to the GPU of this recording, where they may be wrong"
-    assert dataclasses.replace(other, foreign=(), caution=None) == known
+    assert structs.replace(other, foreign=(), caution=None) == known
     assert (listed.light.empty_ns, known.light.empty_ns) == (896, 544)
     same = {"light": known.light, "gpu": "H200", "called": "an H200", "foreign": (), "caution": None}
-    assert dataclasses.replace(listed, **same) == known
+    assert structs.replace(listed, **same) == known
     assert listed.foreign == tuple(sorted(TABLES - {"light"}))
     assert listed.caution.startswith("all constants of the model but those of light were fitted to an H200, not to")
     for gpu in ("NVIDIA GH200 480GB", "NVIDIA H100, NVIDIA H200"):  # a similar name, or several
@@ -50,7 +49,7 @@ def test_a_users_own_numbers_replace_those_shipped(tmp_path, monkeypatch):
     shipped, before = fits_of(OTHER), Cache(tmp_path).entry(own)
     monkeypatch.setenv(VARIABLE, str(own))
     found = fits_of(OTHER)
-    assert found.graph == dataclasses.replace(shipped.graph, launch_ns=3100)
+    assert found.graph == structs.replace(shipped.graph, launch_ns=3100)
     assert (found.called, found.stretch) == ("our A100", shipped.stretch)
     assert found.foreign == tuple(sorted(TABLES - {"graph"}))
     assert found.caution.startswith("all constants of the model but those of graph were fitted to an H200")

@@ -31,10 +31,34 @@ def test_tables_have_their_columns_whatever_is_given():
         Trace({"kernel": pd.DataFrame()})
     with pytest.raises(KeyError, match="has no column colour"):
         Trace.from_columns(kernels={"start": [0], "colour": [1]})
-    for storage in ("pyarrow", "python"):  # whichever way pandas kept names before, which before 3.0 is always as objects
+    for storage in (
+        "pyarrow",
+        "python",
+    ):  # whichever way pandas kept names before, which before 3.0 is always as objects
         with pd.option_context("mode.string_storage", storage):
             trace = Trace({"nvtx": pd.DataFrame({"start": [0], "end": [0], "kind": ["mark"]})})
             assert trace["nvtx"]["kind"].dtype.categories.dtype == pd.Index(["mark"]).dtype
+
+
+def test_a_table_is_frozen_and_takes_just_its_columns():
+    class Spans(columns.Columns):
+        start: object
+        end: object
+
+    class Named(Spans):
+        name: object
+
+    named = Named([0, 5], end=[4, 9], name=["a", "b"])
+    assert (Named.column_names(), len(named), named.changed(end=[1, 2]).end) == (("start", "end", "name"), 2, [1, 2])
+    for wrong in (
+        {"columns": ([0], [4], ["a"], [1])},
+        {"end": [1]},
+        {"columns": ([0],), "start": [0], "end": [4], "name": []},
+    ):
+        with pytest.raises(TypeError, match="Named has the columns start, end, name"):
+            Named(*wrong.pop("columns", ()), **wrong)
+    with pytest.raises(AttributeError, match="frozen"):
+        named.start = [1]
 
 
 def test_activities_of_all_tables_are_named_and_in_order():

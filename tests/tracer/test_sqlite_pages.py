@@ -177,5 +177,5 @@ def test_damaged_exports_are_the_same(tmp_path, flips, were_plain):
         (1, 11, 255)
     ]:  # SQLite reads what is in memory there, unless it checks: now and then a row like others
         for _ in range(20):
-            with pytest.raises(FormatError, match="malformed|unknown error"):  # which its older driver says of it
+            with pytest.raises(FormatError, match=r"malformed|unknown error"):  # which its older driver says of it
                 nsys_sqlite.read_tables(path)

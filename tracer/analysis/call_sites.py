@@ -66,7 +66,6 @@ Frames = Sequence[tuple[str, str]]
 """Symbol and module of each function, the outermost first."""
 
 
-@dataclass(frozen=True, eq=False)
 class Moments(Columns):
     """Times of threads, ns."""
 
@@ -75,7 +74,6 @@ class Moments(Columns):
     thread: Ints
 
 
-@dataclass(frozen=True, eq=False)
 class CallMoments(Moments):
     """The starts of calls, with the number of each."""
 
@@ -86,7 +84,6 @@ OnThread = Api | PlainCalls | Moments
 """Rows with a time and a thread."""
 
 
-@dataclass(frozen=True, eq=False)
 class Ranges(Columns):
     """What is open on threads, start and end in ns."""
 
@@ -97,7 +94,6 @@ class Ranges(Columns):
     text: Names
 
 
-@dataclass(frozen=True, eq=False)
 class Sites(Columns):
     """Where calls were made.
 
@@ -113,7 +109,6 @@ class Sites(Columns):
     source: Texts
 
 
-@dataclass(frozen=True, eq=False)
 class _OfChains(Columns):
     """The sites of call chains: site and through as in `Sites`, and whether the site is a Python function."""
 
@@ -430,7 +425,6 @@ def _open_at(starts: Ints, ends: Ints, times: Ints) -> Ints:
 # --- by call site, and single steps ---
 
 
-@dataclass(frozen=True, eq=False)
 class SiteCalls(Columns):
     """The calls of the steps by their sites, in the order of `MEANING`, the most time first.
 
@@ -468,7 +462,6 @@ def by_site(calls: PlainCalls, sites: Sites, steps: int) -> SiteCalls:
     )  # fmt: skip
 
 
-@dataclass(frozen=True, eq=False)
 class StackTimes(Columns):
     """Stacks (outermost name first, separated by `;`) in chronological order, and the time in each, ns."""
 
@@ -543,7 +536,6 @@ def _samples(trace: Trace, steps: Steps, at: int) -> StackTimes:
     return StackTimes(Names.of(found[first]), ns)
 
 
-@dataclass(frozen=True, eq=False)
 class FunctionTimes(Columns):
     """Functions, the largest self time first.
 

@@ -5,8 +5,6 @@ What a name means is in `tracer.model.calls`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from tracer.model.calls import BEGIN_CAPTURE, COPIES, END_CAPTURE, GRAPH_LAUNCH, POLL, letter
@@ -17,7 +15,6 @@ from tracer.model.tables import Api
 from tracer.model.trace import Trace
 
 
-@dataclass(frozen=True, eq=False)
 class PlainCalls(Correlated):
     """Calls of hosts, as in `Api`, each with its letter: of `s a c k g e w`, or `POLL` for a polling loop."""
 
@@ -30,7 +27,6 @@ class PlainCalls(Correlated):
     letter: Letters
 
 
-@dataclass(frozen=True, eq=False)
 class Calls(PlainCalls):
     """Calls that copy, launch, wait or order.
 

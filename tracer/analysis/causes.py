@@ -107,7 +107,6 @@ def names_host_compute(text: str) -> bool:
     return _HOST_COMPUTE.fullmatch(text) is not None
 
 
-@dataclass(frozen=True, eq=False)
 class IdleSpans(Columns):
     """Idle spans; those of one thread and device do not overlap.
 
@@ -127,7 +126,6 @@ class IdleSpans(Columns):
     step_thread: Ints
 
 
-@dataclass(frozen=True, eq=False)
 class _Launched(IdleSpans):
     """Idle spans with the row in `trace.api` of the launch of the compute that follows (or -1), and its thread; process
     and thread are those of the step if the trace lacks the call."""
@@ -175,7 +173,6 @@ class Split(Several):
         return {cause: self.cause(cause) for cause in CAUSES} | {part: self.part(part) for part in PART_COLUMNS}
 
 
-@dataclass(frozen=True, eq=False)
 class _OnDevice(Columns):
     """Work on devices: start and end (ns), device, process."""
 
@@ -185,7 +182,6 @@ class _OnDevice(Columns):
     process: Ints
 
 
-@dataclass(frozen=True, eq=False)
 class _OfStep(_OnDevice):
     """Compute of steps, with the process and thread of the step."""
 
@@ -193,7 +189,6 @@ class _OfStep(_OnDevice):
     step_thread: Ints
 
 
-@dataclass(frozen=True, eq=False)
 class _NearCalls(PlainCalls):
     """Calls; `behind_copy` tells whether they follow a copy call of their thread without a sync."""
 

@@ -74,7 +74,6 @@ _LEAST, _MOST_NAMED, _LONGEST = 0.05, 3, 60  # share and number of parts, and le
 _NO_INTS: Final = np.zeros(0, np.int64)
 
 
-@dataclass(frozen=True, eq=False)
 class Gaps(Columns):
     """Gaps.
 
@@ -108,7 +107,6 @@ class Gaps(Columns):
         return pd.DataFrame(first | self.split.columns() | counts, copy=False)
 
 
-@dataclass(frozen=True, eq=False)
 class Periods(Columns):
     """The periods of steps on devices, by device, host and begin.
 
@@ -135,7 +133,6 @@ class Periods(Columns):
     union: Ints
 
 
-@dataclass(frozen=True, eq=False)
 class Holes(Columns):
     """Times in a period in which a device computes nothing for a host.
 
@@ -166,7 +163,6 @@ class Holes(Columns):
         return self.end - self.start - self.communication - self.others
 
 
-@dataclass(frozen=True, eq=False)
 class StepIdle(Columns):
     """The idle time of a step on a device: a row per step that is followed by another, times in ns.
 
@@ -193,7 +189,6 @@ class StepIdle(Columns):
     graph_union: Ints
 
 
-@dataclass(frozen=True, eq=False)
 class Pieces(Columns):
     """The pieces of holes in which the device idles.
 
@@ -213,7 +208,6 @@ class Pieces(Columns):
     part: Names
 
 
-@dataclass(frozen=True, eq=False)
 class KindsOfHoles(Columns):
     """Holes by place and by the compute that follows, the largest idle time first.
 

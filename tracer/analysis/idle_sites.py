@@ -40,7 +40,6 @@ _ADDRESS: Final = re.compile(r"(0x[0-9a-f]+)?", re.IGNORECASE)  # what a functio
 _NO_STACK: Final = "(no stack)"
 
 
-@dataclass(frozen=True, eq=False)
 class IdleSites(Columns):
     """The idle time by call site, the largest first.
 
@@ -63,7 +62,6 @@ class IdleSites(Columns):
         return float(self.share[self.source == ""].sum())
 
 
-@dataclass(frozen=True, eq=False)
 class _Pieces(Pieces):
     """Idle pieces, with the process and thread of their step."""
 
@@ -129,7 +127,6 @@ def _cut(trace: Trace, steps: Steps, idle: IdleReport) -> Iterator[tuple[int, in
             yield process, thread, low[inside], high[inside]
 
 
-@dataclass(frozen=True, eq=False)
 class SampledFunctions(Columns):
     """Functions in which samples were, the largest share first.
 
@@ -239,7 +236,6 @@ def _while_idle(trace: Trace, pieces: _Pieces) -> Ints:
     return np.concatenate(found)
 
 
-@dataclass(frozen=True, eq=False)
 class _Frames(Columns):
     """The functions of samples, outermost first within each chain: whether it has no symbol, and its level (0 for the
     outermost)."""

@@ -15,7 +15,6 @@ Stages:
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -63,7 +62,6 @@ _TELLING: Final = (EMPTY, "", *PHASES[::-1])
 """The phase of a step with nested marks is the one that comes last in this list."""
 
 
-@dataclass(frozen=True, eq=False)
 class _Marks(Columns):
     """Marks, or the steps that they make.
 

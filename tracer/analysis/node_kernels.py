@@ -53,7 +53,6 @@ MOST_ROWS: Final = 1 << 20
 _INSIDE: Final = ("kernels", "memcpys", "memsets")
 
 
-@dataclass(frozen=True, eq=False)
 class KernelTimes(Columns):
     """Kernels by name, per step, the longest first: their number, and their time."""
 
@@ -111,7 +110,6 @@ class PlacedKernels:
         )
 
 
-@dataclass(frozen=True, eq=False)
 class _Numbered(Columns):
     """Rows of the steps, by step and start.
 
@@ -130,7 +128,6 @@ class _Numbered(Columns):
     count: Ints
 
 
-@dataclass(frozen=True, eq=False)
 class _Inside(Columns):
     """The activities inside replays of graphs, of one table: their row in it, stream, start (ns), and the replay."""
 
@@ -140,7 +137,6 @@ class _Inside(Columns):
     replay: Ints
 
 
-@dataclass(frozen=True, eq=False)
 class _Replays(GraphLaunches):
     """The replays of graphs in a node pass, from their first activity to their last; `graph` is the number of each."""
 
@@ -150,7 +146,6 @@ class _Replays(GraphLaunches):
         return np.maximum(self.end - self.start, 1)
 
 
-@dataclass(frozen=True, eq=False)
 class _Pairs(Columns):
     """Graphs of the light pass, by start: their row, the position of their step, and their replay in the node pass."""
 
@@ -159,7 +154,6 @@ class _Pairs(Columns):
     replay: Ints
 
 
-@dataclass(frozen=True, eq=False)
 class _Copies(Columns):
     """Copies of the light pass: their row, and their start and end, ns."""
 

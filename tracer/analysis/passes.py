@@ -68,7 +68,6 @@ _OR_STEPS: Final = "or each a step of its own, of batches in turn"
 # --- turns ---
 
 
-@dataclass(frozen=True, eq=False)
 class WorkCalls(Calls):
     """Calls with the device work that each issued.
 
@@ -85,7 +84,6 @@ class WorkCalls(Calls):
     fetched: Ints
 
 
-@dataclass(frozen=True, eq=False)
 class Launches(Columns):
     """The launches of a host.
 
@@ -305,7 +303,6 @@ def has_layers(kernels: Ints) -> bool:
 # --- steps ---
 
 
-@dataclass(frozen=True, eq=False)
 class Work(Columns):
     """What is launched from some launches of a host to the next.
 

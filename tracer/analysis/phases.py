@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -62,7 +62,6 @@ _VERIFIES: Final = re.compile(r"(?i)rejection_?(?:\w*_)?sampl|verify_?tree|tree_
 """Kernels that accept or reject drafts: vLLM, SGLang, TensorRT-LLM."""
 
 
-@dataclass(frozen=True, eq=False)
 class _Work(Columns):
     """What each step does.
 

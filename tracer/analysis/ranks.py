@@ -38,7 +38,6 @@ Durations = Mapping[str, Sequence[int]]
 """Name of a collective -> the rank's time in each occurrence, in order, ns."""
 
 
-@dataclass(frozen=True, eq=False)
 class WaitTimes(Columns):
     """How long ranks wait: collectives (entered by all ranks), waiting (ns), last (the number in which it arrived
     last), caused (ns that the others waited in those)."""
@@ -107,7 +106,6 @@ def in_particular(caused: NDArray[np.number[Any]]) -> int | None:
     return most if share[most] >= min(_LEAST_SHARE, 2 / len(caused)) else None
 
 
-@dataclass(frozen=True, eq=False)
 class Ranks(Columns):
     """Ranks.
 

@@ -66,7 +66,6 @@ class Untraced:
         return log(self.spread[1] / self.spread[0]) / 2 if self.spread else None
 
 
-@dataclass(frozen=True, eq=False)
 class StepTimes(Columns):
     """Times of steps, µs; NaN if unknown.
 
@@ -100,14 +99,12 @@ class StepTimes(Columns):
         return float(np.where(known, values, 0).sum() / known.sum()) if known.any() else float("nan")
 
 
-@dataclass(frozen=True, eq=False)
 class DeviceSteps(StepTimes):
     """Steps on a device each."""
 
     device: Ints
 
 
-@dataclass(frozen=True, eq=False)
 class MeasuredSteps(StepTimes):
     """Steps, averaged over the devices, with the number of their calls; NaN if the trace has no API calls."""
 
@@ -116,7 +113,6 @@ class MeasuredSteps(StepTimes):
     launches: Floats
 
 
-@dataclass(frozen=True, eq=False)
 class StepKernels(Columns):
     """The kernels of each step.
 

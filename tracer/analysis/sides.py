@@ -43,7 +43,6 @@ FALSE_DISCOVERIES: Final = 0.05
 """The accepted false discovery rate among the kernels reported as slower or faster."""
 
 
-@dataclass(frozen=True, eq=False)
 class KernelChanges(Columns):
     """The kernels of either run, by the size of their difference per token; NaN if unknown.
 

@@ -4,7 +4,6 @@ time, and tokens per step.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from operator import itemgetter
 from typing import Final
 
@@ -22,14 +21,12 @@ _MOST_HOSTS: Final = 4  # that are named
 _NONE: Final = np.zeros(0, np.int64)
 
 
-@dataclass(frozen=True, eq=False)
 class Compute(Activities):
     """Kernels and whole graphs, without collectives; `at` is the position of the step that launched each, or -1."""
 
     at: Ints
 
 
-@dataclass(frozen=True, eq=False)
 class StepSpans(Columns):
     """The compute of a step on a device, by (device, start).
 

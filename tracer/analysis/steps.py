@@ -40,7 +40,6 @@ class Regime:
     label: str
 
 
-@dataclass(frozen=True, eq=False)
 class StepRows(Columns):
     """A row per step, by start.
 
@@ -85,7 +84,6 @@ class StepRows(Columns):
         return super().frame().assign(phase=self.phase.texts)
 
 
-@dataclass(frozen=True, eq=False)
 class Spoilt(Columns):
     """Times of steps in doubt: process and thread of the steps, start and end, ns."""
 
@@ -95,7 +93,6 @@ class Spoilt(Columns):
     end: Ints
 
 
-@dataclass(frozen=True, eq=False)
 class Others(Columns):
     """Steps of other phases: phase, start and end, ns."""
 

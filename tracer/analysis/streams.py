@@ -49,7 +49,6 @@ WAITS: Final = {
 """Part of a stream's idle time -> what the stream waits for."""
 
 
-@dataclass(frozen=True, eq=False)
 class StreamTimes(Columns):
     """Streams.
 
@@ -78,7 +77,6 @@ class StreamTimes(Columns):
         return table.assign(bytes=table["bytes"].astype("Int64").mask(self.bytes == MISSING))
 
 
-@dataclass(frozen=True, eq=False)
 class DeviceTimes(Columns):
     """Devices.
 
@@ -163,7 +161,6 @@ def _of_device(on_device: Activities, span: int) -> tuple[float, ...]:
     )  # fmt: skip
 
 
-@dataclass(frozen=True, eq=False)
 class Bubbles(Columns):
     """Bubbles, by device and start.
 
@@ -183,7 +180,6 @@ class Bubbles(Columns):
     graph_launch: Ints
 
 
-@dataclass(frozen=True, eq=False)
 class StepBubbles(Columns):
     """The bubbles of each step on each device where it computes: their number, total and longest length (ns), and the
     causes of all."""
@@ -196,7 +192,6 @@ class StepBubbles(Columns):
     split: Split
 
 
-@dataclass(frozen=True, eq=False)
 class StreamWaits(Columns):
     """What streams wait for.
 
@@ -297,7 +292,6 @@ def _bubbles(compute: Compute, steps: Steps) -> tuple[Ints, IdleSpans]:
     return steps.rows.step[of], idle
 
 
-@dataclass(frozen=True, eq=False)
 class _Turns(Columns):
     """The activities of steps, and the end of each stream's part in each step (`last`), by device, step and stream.
 

@@ -65,7 +65,6 @@ _LAUNCH: Final = re.compile(f"[{LAUNCH}{GRAPH_LAUNCH}]")
 _LONGEST_UNIT = 24
 
 
-@dataclass(frozen=True, eq=False)
 class SyncCalls(Calls):
     """The calls of steps.
 
@@ -90,7 +89,6 @@ class SyncCalls(Calls):
         return super().frame().drop(columns="at").assign(kind=self.kind.texts)
 
 
-@dataclass(frozen=True, eq=False)
 class StepCounts(Columns):
     """A row per step: step, start (ns), and its number of syncs, copies, launches, blocking copies and polls."""
 
@@ -103,7 +101,6 @@ class StepCounts(Columns):
     polls: Ints
 
 
-@dataclass(frozen=True, eq=False)
 class Inventory(Columns):
     """The waits of a step: its syncs in order, then its blocking copies and its polling loops.
 
@@ -352,7 +349,6 @@ class FetchLag:
     fetches: int
 
 
-@dataclass(frozen=True, eq=False)
 class _Fetches(Columns):
     """Copies to the host.
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -30,7 +29,6 @@ MANY: Final = 3
 _ENDED: Final = 0  # what a query returns once the work has completed; cudaErrorNotReady and hipErrorNotReady are 600
 
 
-@dataclass(frozen=True, eq=False)
 class Targets(Columns):
     """The targets of waiting calls, one per call.
 
@@ -49,7 +47,6 @@ class Targets(Columns):
     of_event: Bools
 
 
-@dataclass(frozen=True, eq=False)
 class Awaited(Columns):
     """What waits waited for last.
 
@@ -64,7 +61,6 @@ class Awaited(Columns):
     end: Ints
 
 
-@dataclass(frozen=True, eq=False)
 class Polls(Calls):
     """Polling loops: start of the first query, the other columns of the last; `queries` is their number."""
 

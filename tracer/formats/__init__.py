@@ -1,4 +1,4 @@
-"""Trace formats, one file each: every `Format` of a file with a `FORMAT` is one; `read` and `write` find it.
+"""Trace formats, one file each, named in `_SHIPPED`; `read` and `write` find the one that fits.
 
 Other distributions add theirs through the entry-point group `intertoken.formats`.
 
@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -44,7 +45,6 @@ class Format:
         aliases: other suffixes that select this format for writing.
         options: keyword options of `read`, all off by default.
         lossless: whether a written trace is read back unchanged.
-        generality: those with a smaller one are tried before; nsys's accepts any SQLite file, to say what it lacks.
         has_counters: whether `write` takes `counters` (`Counters`), too.
         is_part: for a directory: whether an entry belongs to the recording, and is replaced with it.
     """
@@ -57,7 +57,6 @@ class Format:
     aliases: tuple[str, ...] = ()
     options: frozenset[str] = frozenset()
     lossless: bool = True
-    generality: int = 0
     has_counters: bool = False
     is_part: Callable[[Path], bool] | None = None
 
@@ -78,18 +77,20 @@ _SUFFIX: Final = re.compile(r"\.[a-z]\w*(-rep)?", re.IGNORECASE)
 _MOST_NAMES: Final = 5  # of unknown calls in a note
 
 
+_SHIPPED: Final = ("nsys_parquet", "chrome", "perfetto", "nsys_sqlite")
+"""The files of this folder with a `Format`, in the order in which they are tried: each is imported only when the ones
+before it do not hold. nsys's accepts any SQLite file, to say what it lacks."""
+
+
 @cache
-def _shipped() -> tuple[Format, ...]:
-    """The formats of this folder's files; the files without one are not imported."""
-    files = [path for path in sorted(Path(__file__).parent.glob("*.py")) if "\nFORMAT: " in path.read_text("utf-8")]
-    modules = [import_module(f"{__name__}.{path.stem}") for path in files]
-    found = [value for module in modules for value in vars(module).values() if isinstance(value, Format)]
-    return tuple(sorted(found, key=lambda format: format.generality))
+def _of_file(name: str) -> tuple[Format, ...]:
+    return tuple(value for value in vars(import_module(f"{__name__}.{name}")).values() if isinstance(value, Format))
 
 
-def registered() -> tuple[Format, ...]:
+def registered() -> Iterator[Format]:
     """All known formats, in the order in which they are tried, those that other distributions add first."""
-    return (*(added for _, added in extensions(FORMATS, Format)), *_shipped())
+    yield from (added for _, added in extensions(FORMATS, Format))
+    yield from chain.from_iterable(map(_of_file, _SHIPPED))
 
 
 def is_trace(path: Path) -> bool:

@@ -38,7 +38,8 @@ from tracer.formats import nsys_schema as nsys
 from tracer.formats.nsys_schema import COLUMNS, Ids
 from tracer.formats.nsys_tables import Makers, from_trace
 from tracer.model.calls import plain
-from tracer.model.devices import by_gpu, numbers_differ
+from tracer.model.columns import numbered, pairs
+from tracer.model.devices import by_gpu
 from tracer.model.intervals import Bools, Floats
 from tracer.model.schema import CARRIED, MISSING, MOST_NS, NAME, NVTX_KINDS, SYNC_TYPES, TABLES, TEXT, Column, Table
 from tracer.model.trace import Trace, categorical, conform
@@ -184,22 +185,24 @@ def _with_gpus(frames: dict[str, pd.DataFrame], cuda: pa.Table, notes: list[str]
     """The tables with one device number per GPU instead of each process's own; the table of devices lists those visible
     to a CUDA process (see `tracer.model.devices`). `cuda` is TARGET_INFO_CUDA_DEVICE; `notes` receives a note if
     devices are renumbered."""
-    names = {"gpu": "gpuId", "cuda": "cudaId"} | ({"process": "pid"} if "pid" in cuda.column_names else {})
-    seen = pd.DataFrame({ours: ints(cuda[theirs]) for ours, theirs in names.items()})
-    seen = seen[seen["gpu"] != MISSING]
-    pairs = seen[["gpu", "cuda"]].drop_duplicates()
-    if "process" not in seen or not numbers_differ(seen):
-        return frames | _devices(frames, pairs.drop_duplicates("cuda"))
-    found = by_gpu(frames, seen.drop_duplicates(["process", "cuda"]), notes)
-    return found | _devices(frames, pd.DataFrame({"gpu": pairs["gpu"].unique(), "cuda": pairs["gpu"].unique()}))
+    gpu, number = (ints(cuda[name]) for name in ("gpuId", "cudaId"))
+    known = gpu != MISSING
+    _, distinct = numbered(number[known], gpu[known])
+    gpu_of = dict(reversed(distinct))  # of equal numbers the first stays
+    if "pid" in cuda.column_names and not len(distinct) == len(gpu_of) == len(set(gpu_of.values())):
+        seen = pd.DataFrame({"gpu": gpu, "cuda": number, "process": ints(cuda["pid"])})[known]
+        found = by_gpu(frames, seen.drop_duplicates(["process", "cuda"]), notes)
+        return found | _devices(frames, {gpu: gpu for _, gpu in distinct})
+    return frames | _devices(frames, {number: gpu_of[number] for number, _ in distinct})
 
 
-def _devices(frames: Mapping[str, pd.DataFrame], pairs: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """The table of devices, renumbered from `gpu` to `cuda`."""
+def _devices(frames: Mapping[str, pd.DataFrame], gpu_of: Mapping[int, int]) -> dict[str, pd.DataFrame]:
+    """The table of devices with other numbers: `gpu_of` is number -> the number here."""
     if "devices" not in frames:
         return {}
-    joined = frames["devices"].merge(pairs, left_on="device", right_on="gpu")
-    return {"devices": joined.assign(device=joined["cuda"]).drop(columns=["gpu", "cuda"])}
+    number, gpu = (np.array([*each], np.int64) for each in (gpu_of, gpu_of.values()))
+    rows, at = pairs([frames["devices"]["device"].to_numpy()], [gpu])
+    return {"devices": frames["devices"].iloc[rows].assign(device=number[at]).reset_index(drop=True)}
 
 
 def _ranges_and_others(events: pa.Table) -> tuple[pa.Table, pa.Table]:

@@ -625,7 +625,7 @@ def _export_report(path: Path, export: Path, *options: str) -> subprocess.Comple
 
 FORMAT: Final = Format(
     "nsys SQLite export", _SUFFIXES[0], sniff, read, write,
-    aliases=_SUFFIXES[1:], options=WHOLE | {SAMPLED}, generality=1,
+    aliases=_SUFFIXES[1:], options=WHOLE | {SAMPLED},
 )  # fmt: skip
 
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from math import log
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec import Struct
 
 from tracer.errors import FormatError, UsageError
 from tracer.files.bounded import Count, Figure, toml_of, typed
@@ -27,8 +28,7 @@ the shipped device that its name matches, and from the first."""
 _SHIPPED: Final = Path(__file__).with_name("fits.toml")
 
 
-@dataclass(frozen=True)
-class Stretch:
+class Stretch(Struct, frozen=True):
     """What node-level tracing adds to the CUDA graphs of a step, ns: per kernel, and per ns of kernels.
 
     Attributes:
@@ -44,8 +44,7 @@ class Stretch:
     union: Figure
 
 
-@dataclass(frozen=True)
-class CausesLeft:
+class CausesLeft(Struct, frozen=True):
     """The correction of causes.
 
     Attributes:
@@ -57,8 +56,7 @@ class CausesLeft:
     error: Figure
 
 
-@dataclass(frozen=True)
-class Usual:
+class Usual(Struct, frozen=True):
     """Durations of edges of which a recording has no example, ns; see `causality.edges.KINDS`."""
 
     order_ns: Count
@@ -67,8 +65,7 @@ class Usual:
     event_ns: Count
 
 
-@dataclass(frozen=True)
-class GraphCosts:
+class GraphCosts(Struct, frozen=True):
     """CUDA graphs that a what-if creates.
 
     Attributes:
@@ -85,8 +82,7 @@ class GraphCosts:
     node_ns: Count
 
 
-@dataclass(frozen=True)
-class Margin:
+class Margin(Struct, frozen=True):
     """The errors of the measured cases of one kind of what-if on one kind of recording: those of the model on programs
     that it was not fitted to.
 
@@ -112,8 +108,7 @@ class Margin:
         return self.share * (floor + abs(log(speedup)))
 
 
-@dataclass(frozen=True)
-class Margins:
+class Margins(Struct, frozen=True):
     """The errors of what-ifs.
 
     Attributes:
@@ -135,23 +130,20 @@ class Margins:
         return margin.half_width(speedup, self.floor)
 
 
-@dataclass(frozen=True)
-class Sampling:
+class Sampling(Struct, frozen=True):
     """The time in which the device chooses a token."""
 
     choose_ns: Count
 
 
-@dataclass(frozen=True)
-class Light:
+class Light(Struct, frozen=True):
     """The duration that CUPTI reports for a kernel that does nothing, which the light recorder adds to what it measures
     beyond one."""
 
     empty_ns: Count
 
 
-@dataclass(frozen=True)
-class Fits:
+class Fits(Struct, frozen=True):
     """The constants for a GPU.
 
     Attributes:

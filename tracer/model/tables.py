@@ -7,7 +7,6 @@ Ids, sizes and times (ns) are int64, `MISSING` if unknown; names and enums are `
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
@@ -21,7 +20,6 @@ from tracer.model.intervals import Bools, Floats, Ints
 from tracer.model.schema import DEVICE_TABLES, TABLES
 
 
-@dataclass(frozen=True, eq=False)
 class Kernels(Correlated):
     """Kernel executions."""
 
@@ -52,7 +50,6 @@ class Kernels(Correlated):
         return self.name.chosen(is_collective) | self.short_name.chosen(is_collective)
 
 
-@dataclass(frozen=True, eq=False)
 class Memcpys(Correlated):
     """Copies on the device."""
 
@@ -72,7 +69,6 @@ class Memcpys(Correlated):
     graph_node: Ints
 
 
-@dataclass(frozen=True, eq=False)
 class Memsets(Correlated):
     """Memsets on the device."""
 
@@ -89,7 +85,6 @@ class Memsets(Correlated):
     graph_node: Ints
 
 
-@dataclass(frozen=True, eq=False)
 class GraphLaunches(Correlated):
     """Executions of whole CUDA graphs."""
 
@@ -104,7 +99,6 @@ class GraphLaunches(Correlated):
     graph_exec: Ints
 
 
-@dataclass(frozen=True, eq=False)
 class Api(Correlated):
     """Calls on host threads."""
 
@@ -130,7 +124,6 @@ class Api(Correlated):
         return Counter({str(n): count for n, count in zip(self.name.words, counts, strict=True) if is_unknown(str(n))})
 
 
-@dataclass(frozen=True, eq=False)
 class Syncs(Correlated):
     """What calls waited for."""
 
@@ -145,7 +138,6 @@ class Syncs(Correlated):
     event: Ints
 
 
-@dataclass(frozen=True, eq=False)
 class CudaEvents(Correlated):
     """Records of events."""
 
@@ -158,7 +150,6 @@ class CudaEvents(Correlated):
     event_sync: Ints
 
 
-@dataclass(frozen=True, eq=False)
 class Nvtx(Columns):
     """NVTX ranges and marks."""
 
@@ -175,7 +166,6 @@ class Nvtx(Columns):
     payload: Floats
 
 
-@dataclass(frozen=True, eq=False)
 class Callchains(Columns):
     """The functions on the stack of calls."""
 
@@ -185,7 +175,6 @@ class Callchains(Columns):
     module: Names
 
 
-@dataclass(frozen=True, eq=False)
 class Samples(Columns):
     """Samples of threads that run on a CPU."""
 
@@ -195,14 +184,12 @@ class Samples(Columns):
     thread: Ints
 
 
-@dataclass(frozen=True, eq=False)
 class SampleChains(Callchains):
     """The functions on the stack of samples."""
 
     unresolved: Ints
 
 
-@dataclass(frozen=True, eq=False)
 class Activities(Correlated):
     """What ran on devices, of several tables, sorted by start.
 

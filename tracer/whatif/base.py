@@ -48,7 +48,6 @@ STILL_TRACED: Final = "whatif_traced"
 """Metadata of a predicted timeline that is `TRACED`."""
 
 
-@dataclass(frozen=True, eq=False)
 class Spans(Columns):
     """The compute of steps on devices, by device, group and step.
 

@@ -235,7 +235,6 @@ class Changes:
         return np.asarray(np.maximum(self._weight - self.causality.host_compute, 0), dtype=np.int64)
 
 
-@dataclass(frozen=True, eq=False)
 class CallsOfRuns(Columns):
     """The calls of the steps' own threads that launch, copy or synchronise, by step and start, and the launch that they
     prepare.

@@ -173,7 +173,6 @@ def _branches(causality: Causality, calls: Ints, graph: Ints, took: Ints) -> Edg
     return Edges.of(2 * launch[graph], segments.starts(activity), took[graph], LAUNCHED)
 
 
-@dataclass(frozen=True, eq=False)
 class Launched(Columns):
     """Kernels launched individually in steps that also launch a graph.
 
@@ -207,7 +206,6 @@ class Launched(Columns):
         return numbers(self.kernel.codes, self.operator.codes, self.where.codes)
 
 
-@dataclass(frozen=True, eq=False)
 class LaunchedKinds(Columns):
     """Such kernels by kernel, operator and place, the largest holes first.
 

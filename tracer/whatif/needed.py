@@ -8,7 +8,6 @@ taken to be intended.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -42,7 +41,6 @@ ORDERS: Final = "it alone orders streams {} and {}"
 REUSES: Final = "after it the host may overwrite the source of an asynchronous copy"
 
 
-@dataclass(frozen=True, eq=False)
 class StepSyncs(Columns):
     """The syncs inside the steps, in chronological order.
 
@@ -70,7 +68,6 @@ class StepSyncs(Columns):
         self.reason[np.isin(self.call, calls) & ~self.is_needed] = reason
 
 
-@dataclass(frozen=True, eq=False)
 class AwaitedLanes(Columns):
     """The streams that syncs wait for: the position and the start of the call (ns), the lane, and the time before which
     the work was issued that it waits for (ns), in the order of these times."""
@@ -81,7 +78,6 @@ class AwaitedLanes(Columns):
     until: Ints
 
 
-@dataclass(frozen=True, eq=False)
 class IssuedWork(Columns):
     """The work that calls issue to streams, by the start of the call.
 

@@ -45,7 +45,6 @@ _MEDIAN: Final = 0.5
 _NAMES: Final = 4096  # more than names of calls, or tables; larger numbers of names only mix groups
 
 
-@dataclass(frozen=True, eq=False)
 class Edges(Columns):
     """Edges, one per row: points `source` and `target`, `weight` in ns, `kind` (see `KINDS`)."""
 
@@ -156,7 +155,6 @@ def _by_target(edges: Edges) -> Edges:
     return edges[np.argsort(edges.target, kind="stable")]
 
 
-@dataclass(frozen=True, eq=False)
 class Waits(Columns):
     """The calls that return after an activity.
 

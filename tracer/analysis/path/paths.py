@@ -131,7 +131,6 @@ def work_at(causality: Causality, steps: Steps) -> Ints:
     return activity_steps(causality.trace, steps, causality.segments.activities)
 
 
-@dataclass(frozen=True, eq=False)
 class StepEnds(Columns):
     """The last compute of each step.
 
@@ -177,7 +176,6 @@ class StepEnds(Columns):
         return self[self.previous >= 0]
 
 
-@dataclass(frozen=True, eq=False)
 class Pieces(Columns):
     """The pieces of the steps' paths.
 
@@ -289,7 +287,6 @@ def _cut(pieces: Pieces, ranges: Nvtx) -> tuple[Pieces, Pieces]:
     return computed, rest[rest.end > rest.start]
 
 
-@dataclass(frozen=True, eq=False)
 class CallSlack(OuterCalls):
     """The syncs, copies and launches inside the steps, by step and start.
 
@@ -323,7 +320,6 @@ def call_slack(causality: Causality, ends: StepEnds, pieces: Pieces, steps: Step
     return CallSlack.from_table(mine, step=step, position=within(step) + 1, slack_ns=late, on_path_ns=on_path)
 
 
-@dataclass(frozen=True, eq=False)
 class WorkSlack(Columns):
     """What ran on devices: its part of the path, and how much later it could end without delaying any step (`NEVER` if
     it never delays one)."""
@@ -360,7 +356,6 @@ def _slack(causality: Causality, ends: StepEnds) -> Ints:
     return np.minimum(dag.slack(dag.time, deadlines), NEVER)
 
 
-@dataclass(frozen=True, eq=False)
 class Shares(Columns):
     """The composition of the paths, the most time first.
 
@@ -392,7 +387,6 @@ def path_shares(pieces: Pieces) -> Shares:
     return found[len(keys) - 1 - np.argsort(found.ns_per_step[::-1])[::-1]]
 
 
-@dataclass(frozen=True, eq=False)
 class PathCalls(Columns):
     """The syncs, copies and launches of a step by position: those that at least half of the steps have.
 

@@ -35,7 +35,6 @@ STREAM_WAIT: Final = "stream wait"
 _OF_EVENT: Final = "event"
 
 
-@dataclass(frozen=True, eq=False)
 class OuterCalls(PlainCalls):
     """The calls of each thread that are not inside another one, of any kind, by process, thread and start. The letter
     is that of the call, or else of the first call inside it that has one; "" if it was recorded into a graph or only
@@ -49,7 +48,6 @@ class OuterCalls(PlainCalls):
         return same_as_next(self.process) & same_as_next(self.thread)
 
 
-@dataclass(frozen=True, eq=False)
 class Work(Activities):
     """What ran on devices, by lane, start and end.
 
@@ -91,7 +89,6 @@ class Work(Activities):
         return known & np.append(lowest != highest, False)[self.call]
 
 
-@dataclass(frozen=True, eq=False)
 class Lanes(Columns):
     """The streams, by number."""
 
@@ -101,7 +98,6 @@ class Lanes(Columns):
     stream: Ints
 
 
-@dataclass(frozen=True, eq=False)
 class Asked(Columns):
     """The streams that calls wait for: the position of the call, the lane (MISSING for a stream without work), and the
     time before which the work was issued that it waits for, ns."""
@@ -111,7 +107,6 @@ class Asked(Columns):
     until: Ints
 
 
-@dataclass(frozen=True, eq=False)
 class Awaited(Columns):
     """The activities that calls wait for: positions."""
 
@@ -119,7 +114,6 @@ class Awaited(Columns):
     activity: Ints
 
 
-@dataclass(frozen=True, eq=False)
 class Ordered(Columns):
     """The activities ordered by event waits between streams.
 
