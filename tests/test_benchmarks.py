@@ -49,6 +49,14 @@ def test_scripts_of_the_page_are_there(report):
     assert {name for name in names if not (BENCHMARKS / name).is_file()} == set()
 
 
+def test_what_the_makefile_runs_is_there():
+    makefile, here = (BENCHMARKS.parent / "Makefile").read_text(encoding="utf-8"), BENCHMARKS.parent
+    core = re.search(r"^LOWEST_CORE := (.*)$", makefile, re.MULTILINE)[1].split()
+    scripts = " ".join(re.findall(r"for name in ([\w ]+);", makefile)).split()
+    named = [*(f"tests/tracer/test_{name}.py" for name in core), *(f"benchmarks/{name}.py" for name in scripts)]
+    assert core and scripts and [name for name in named if not (here / name).is_file()] == []
+
+
 def test_what_the_words_of_the_page_say_of_results():
     """That logits are bitwise the same, and that ours and nsys count the same."""
     for name in ("gpu_concurrency", "gpu_pipeline"):

@@ -70,11 +70,13 @@ def _lengths(_ctx: click.Context, _parameter: click.Parameter, value: str) -> in
 @contextmanager
 def _progress(units: int, *, is_shown: bool) -> Iterator[Callable[[], None]]:
     """A bar on stderr, if that is a terminal; what it yields counts one more of the units as completed."""
+    if not (is_shown and sys.stderr.isatty()):
+        yield lambda: None
+        return
     from rich.console import Console
     from rich.progress import Progress
 
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not (is_shown and sys.stderr.isatty())) as bar:
+    with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("running", total=units)
         yield lambda: bar.advance(task)
 
