@@ -8,7 +8,7 @@ import pytest
 
 from executor.backends.cuda import backend as cuda
 from executor.backends.cuda.backend import CopyCount
-from executor.backends.cuda.library import Cuda
+from executor.backends.cuda.library import Cuda, Library
 from executor.run import execute
 from executor.run.configuration import Configuration
 from executor.scheduling.strategies import STRATEGIES
@@ -125,3 +125,16 @@ def test_an_event_says_nothing_of_waits_behind_it():
     assert (first.done, second.done) == (0, 2)
     second.done_to(second.issued)
     assert first.done == 4
+
+
+def test_a_handle_of_cublas_has_its_workspace_after_its_stream():
+    """Setting the stream drops the workspace, and without one a product allocates memory in the graph."""
+    cuda = SimpleNamespace(cupy=SimpleNamespace(cuda=SimpleNamespace(alloc=lambda size: SimpleNamespace(ptr=64))))
+    library, made = Library(cuda), MagicMock()
+    made.configure_mock(**{f"cublas{name}_v2.return_value": 0 for name in ("Create", "SetStream", "SetWorkspace")})
+    library._cublas = made, {}
+    for stream in (1, 2, 1):
+        library.cublas(stream)
+    names = [name.removeprefix("cublas").removesuffix("_v2") for name, *_ in made.method_calls]
+    assert names == 2 * ["Create", "SetStream", "SetWorkspace"]
+    assert made.cublasSetWorkspace_v2.call_args.args[1].value == 64

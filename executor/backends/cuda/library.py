@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from ctypes import byref, c_float, c_int, c_void_p
+from ctypes import byref, c_float, c_int, c_size_t, c_void_p
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -24,6 +24,8 @@ from tracer.errors import ExecutionError
 MOST_SHARED_BYTES: Final = 200 * 1024
 """Maximum dynamic shared memory that a block may request; the hardware has slightly more."""
 _PLAIN_SHARED_BYTES: Final = 48 * 1024
+_WORKSPACE_BYTES: Final = 32 << 20
+"""Of a cuBLAS handle: what its documentation recommends for the largest GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,7 @@ class Library:
         self._modules: dict[tuple[str, ...], Any] = {}
         self._turns: dict[tuple[float, int], Any] = {}
         self._cublas: tuple[Any, dict[int, int]] | None = None
+        self._workspaces: list[Any] = []
 
     def call(
         self, file: str, name: str, grid: tuple[int, int], block: int, *arguments: Any,
@@ -123,7 +126,9 @@ class Library:
     def cublas(self, stream: int) -> tuple[Any, int]:
         """Return the cuBLAS library and the handle of a stream; each stream has its own handle and workspace.
 
-        Called through ctypes, as CuPy's own calls use CuPy's current stream.
+        Called through ctypes, as CuPy's own calls use CuPy's current stream. Without a workspace of ours, cuBLAS
+        allocates its own inside a captured graph, and a graph that allocates memory takes no stamps of the light
+        recorder.
         """
         if self._cublas is None:
             from cuda.pathfinder import load_nvidia_dynamic_lib
@@ -134,7 +139,11 @@ class Library:
             handle = ctypes.c_void_p()
             check_cublas(library.cublasCreate_v2(ctypes.byref(handle)))
             handles[stream] = handle.value or 0
-            check_cublas(library.cublasSetStream_v2(handle, ctypes.c_void_p(stream)))
+            check_cublas(library.cublasSetStream_v2(handle, ctypes.c_void_p(stream)))  # which drops any workspace
+            workspace = self.cuda.cupy.cuda.alloc(_WORKSPACE_BYTES)
+            self._workspaces.append(workspace)
+            size = c_size_t(_WORKSPACE_BYTES)
+            check_cublas(library.cublasSetWorkspace_v2(handle, c_void_p(workspace.ptr), size))
         return library, handles[stream]
 
     def close(self) -> None:
@@ -144,6 +153,7 @@ class Library:
             for handle in handles.values():
                 library.cublasDestroy_v2(ctypes.c_void_p(handle))
             self._cublas = None
+            self._workspaces.clear()
 
     def _allow_shared(self, function: int, shared_bytes: int, name: str) -> None:
         if shared_bytes > MOST_SHARED_BYTES:
