@@ -15,8 +15,10 @@ from tests.tracer.handmade import Script, decode_loop
 from tests.tracer.truths import DATA, as_found, rows
 from tracer import Trace, analyse, read
 from tracer.analysis.steps import UNSURE, Steps
+from tracer.analysis.tokens import find_steps
 from tracer.errors import EmptyTraceError
 from tracer.files.bounded import tomllib
+from tracer.model.trace import UNSTAMPED
 
 
 def check_invariants(steps: Steps) -> None:
@@ -51,6 +53,16 @@ def test_engines_without_ranges_have_their_true_steps() -> None:
         assert steps.source == "calls"
         assert steps.confidence < UNSURE if "is_unsure" in engines.get(name, ()) else steps.confidence > 0.6, name
         check_invariants(steps)
+
+
+def test_graphs_that_took_no_stamps_are_named_where_nothing_else_ran() -> None:
+    script = Script()
+    script.call("cudaGraphLaunch_v10000", 0, 5)
+    trace = script.trace
+    trace.metadata["source"] = "light"
+    trace.notes.append(f"process 7 (python): {UNSTAMPED}, whose times are unknown: 1 that allocate memory")
+    with pytest.raises(EmptyTraceError, match=r"no graph launches: process 7 .* that allocate memory; --passes graph"):
+        find_steps(trace)
 
 
 @pytest.mark.parametrize("letters", ["sasasgAs", "saasgAs", "aasgAs", "aagAs", "g"])

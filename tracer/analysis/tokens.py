@@ -41,6 +41,7 @@ from tracer.model.run_json import was_traced
 from tracer.model.schema import (
     COMPUTE_TABLES,
     DEVICE_DOMAINS,
+    HOST_COMPUTE,
     MISSING,
     NO_TABLES,
     OPERATORS,
@@ -48,7 +49,7 @@ from tracer.model.schema import (
     TABLES,
     unread_note,
 )
-from tracer.model.trace import LIGHT, Trace
+from tracer.model.trace import LIGHT, UNSTAMPED, Trace
 
 _OTHER_PROCESS: Final = (
     "what it recorded launched no work on a device; needed is the recording of the process that did (vLLM: EngineCore "
@@ -106,10 +107,13 @@ def _why_nothing_ran(trace: Trace) -> str:
     if note := next((note for note in unread if note in trace.notes), None):
         return f": {note}"
     launched = among(host_calls(trace).letter, LAUNCHES).sum()
-    source, calls = str(trace.metadata.get("source", "")), len(trace["api"])
+    source, calls, domains = str(trace.metadata.get("source", "")), len(trace["api"]), set(trace.nvtx.domain)
+    if not launched and HOST_COMPUTE in domains:
+        rate = run_json.tokens_per_s(trace)
+        return "; the host computed all of it" + (f", {rate:,.1f} tokens/s" if rate is not None else "")
     if source.startswith(LIGHT):
-        return f"; {was_traced('CUDA', trace)}"
-    domains = set(trace.nvtx.domain)
+        unstamped = next((note for note in trace.notes if UNSTAMPED in note), None)
+        return f"; {was_traced('CUDA', trace)}" if unstamped is None else f": {unstamped}; --passes graph times them"
     if calls and not launched and not domains & OTHER_DOMAINS:
         return f", and none of its {calls:,} recorded calls launches any: {_OTHER_PROCESS}"
     if source.startswith("PyTorch") and not calls and not domains & {OPERATORS, *OTHER_DOMAINS}:

@@ -33,6 +33,8 @@ from tracer.model.tables import (
 )
 
 LIGHT: Final = "light"
+UNSTAMPED: Final = "CUDA graphs without stamps"
+"""In the note of the light recorder on graphs that it could not time."""
 RUN: Final = "graph"
 """Name of a row of `graph_launches` whose graph is unknown, see `Trace.has_runs`."""
 

@@ -36,7 +36,7 @@ from tracer.model.devices import numbered_by_gpu
 from tracer.model.fits import Fits
 from tracer.model.intervals import Ints
 from tracer.model.schema import MEMCPY_KINDS, MISSING
-from tracer.model.trace import LIGHT, Trace, add_pauses
+from tracer.model.trace import LIGHT, UNSTAMPED, Trace, add_pauses
 from tracer.recorders import foreground, native
 from tracer.recorders.cupti_library import INJECTION as NVTX
 from tracer.recorders.cupti_library import is_cupti
@@ -295,7 +295,7 @@ def _notes(ring: Ring, work: StampedWork) -> list[str]:
         )
     left = [f"{counters[name]} {words}" for name, words in _LEFT.items() if counters.get(name)]
     if left:
-        notes.append(f"{who}: CUDA graphs without stamps, whose times are unknown: {', '.join(left)}")
+        notes.append(f"{who}: {UNSTAMPED}, whose times are unknown: {', '.join(left)}")
     notes += [f"{who}: {counters[name]} {words}" for name, words in _FAILED.items() if counters.get(name)]
     notes += [
         f"{who}: {counters[f'refused_{reason}']} parts of the recording are missing: "
