@@ -116,8 +116,8 @@ def _progress(units: int, *, is_shown: bool) -> Iterator[Callable[[], None]]:
 )  # fmt: skip
 @click.option(
     "--gpu-layers", type=click.IntRange(0),
-    help="Number of layers on the backend, counted from the last, including the output; the others stay on the host.  "
-    "[default: all]",
+    help="Number of layers on the backend, counted from the last, including the output; the others stay on the host, "
+    "with 0 all of them.  [default: all]",
 )  # fmt: skip
 @click.option(
     "--experts", default="device",
@@ -184,7 +184,7 @@ def run(
     base = Configuration(**options)
     chosen = combinations(base, strategies or fitting_strategies(base), concurrency or ("sequential",))
     check_runs(runs, chosen, replace=force)
-    traced = chosen_passes(options["backend"], passes)
+    traced = chosen_passes(base, passes)
     if plans:
         for configuration in chosen:
             prepare_configuration(configuration)

@@ -97,6 +97,16 @@ class Configuration:
         return Placement(devices, self.gpu_layers, self.experts, host)
 
     @property
+    def is_on_host(self) -> bool:
+        """Whether no layer is on the backend, so that the host computes all."""
+        return self.gpu_layers == 0
+
+    @property
+    def reports(self) -> bool:
+        """Whether everything that computes reports to a host recorder, see `Backend.reports`; the host always does."""
+        return self.is_on_host or backend_class(self.backend).reports
+
+    @property
     def name(self) -> str:
         """Name of the run directory, which lists only non-default options."""
         parts = [self.model, self.strategy, self.concurrency]

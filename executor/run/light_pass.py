@@ -1,7 +1,7 @@
 """The light pass: runs and records configurations without a profiler.
 
-A backend that reports its work (`Backend.reports`) runs in this process. The calls of one that does not are recorded by
-the light recorder, whose library is preloaded when a process starts. So its light pass is a process of its own,
+What reports its work (`Configuration.reports`) runs in this process. The calls of other backends are recorded by the
+light recorder, whose library is preloaded when a process starts. So their light pass is a process of its own,
 `python -m executor.run.light_pass FOLDER PIPE PARENT`: the folder contains the request and receives the results, and
 the pipe gets a line after each warm-up and each repeat, and finally the error, if there is one.
 """
@@ -21,7 +21,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from executor.backends import backend_class
 from executor.planning import Prepared
 from executor.run import Result, execute, prepare_configuration
 from executor.run.configuration import Configuration
@@ -51,7 +50,7 @@ def record_light(
         UsageError, UnsafePlanError, ExecutionError: see `execute`.
         RecordError: the light recorder cannot record here.
     """
-    if all(backend_class(configuration.backend).reports for configuration in configurations):
+    if all(configuration.reports for configuration in configurations):
         return execute(configurations, keep_logits=keep_logits, progress=progress)
     prepared = [prepare_configuration(configuration) for configuration in configurations]
     with tempfile.TemporaryDirectory(prefix="intertoken-") as made:

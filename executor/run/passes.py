@@ -50,17 +50,19 @@ def spawn(arguments: list[str], stdin: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, input=stdin, text=True, capture_output=True, check=False)
 
 
-def chosen_passes(backend: str, asked: Sequence[str]) -> tuple[str, ...]:
+def chosen_passes(configuration: Configuration, asked: Sequence[str]) -> tuple[str, ...]:
     """Return the traced passes to record, of those requested (by default all).
 
     Raises:
-        UsageError: an unknown name, or a pass that the backend does not have.
+        UsageError: an unknown name, or a pass that the backend does not have, or nothing is on the backend.
     """
-    offered = backend_class(backend).traced_passes
+    backend, on_host = configuration.backend, configuration.is_on_host
+    offered = () if on_host else backend_class(backend).traced_passes
     for name in asked:
         lookup("pass", name, dict.fromkeys((LIGHT, *TRACED)))
         if name not in (LIGHT, *offered):
-            raise UsageError(f"backend {backend!r} has no {name} pass: its light pass already sees every kernel")
+            why = "all layers are on the host" if on_host else "its light pass already sees every kernel"
+            raise UsageError(f"backend {backend!r} has no {name} pass: {why}")
     return tuple(name for name in offered if name in asked) if asked else offered
 
 
