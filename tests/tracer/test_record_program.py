@@ -21,6 +21,7 @@ from tracer.analysis.tokens import find_steps
 from tracer.commands.record import python_program
 from tracer.errors import FormatError
 from tracer.model import run_json
+from tracer.model.trace import CONDITIONAL
 from tracer.recorders import light_ring
 
 TOKENS = 40
@@ -201,9 +202,9 @@ def test_what_counts_as_a_python_program_of_this_installation(monkeypatch):
         assert python_program(command.split()) == program, command
 
 
-def at_each_level(built, cuda, tokens):
+def at_each_level(built, cuda, tokens, what=""):
     """A shell command that decodes, with the driver that stands for the real one in each kind of pass."""
-    light = f"LD_LIBRARY_PATH={built.folder} {built.folder}/decode proc '' {tokens} > /dev/null"
+    light = f"LD_LIBRARY_PATH={built.folder} {built.folder}/decode proc '{what}' {tokens} > /dev/null"
     return f'if [ -z "$CUDA_INJECTION64_PATH" ]; then {light}; else {cuda}/traced "" {tokens}; fi'
 
 
@@ -227,6 +228,28 @@ def test_each_pass_runs_the_command_and_gets_the_light_rate(built, cuda, tmp_pat
     assert (again.exit_code, "already exists" in again.stderr) == (2, True)
     assert run("record", "-o", out, "--passes", "light,graph", "--force", *script).exit_code == 0
     assert sorted(path.name for path in out.iterdir() if path.is_dir()) == ["graph"]
+
+
+@pytest.mark.usefixtures("cupti")
+def test_a_program_whose_graphs_have_conditional_nodes_gets_no_node_pass(built, cuda, tmp_path):
+    """Under CUPTI at node level it may crash. The other passes are recorded, and the node pass alone is."""
+    out, script = tmp_path / "out", ("--", "sh", "-c", at_each_level(built, cuda, TOKENS, "conditional"))
+    result = run("record", "-o", out, "--passes", "light,graph,node", *script)
+    assert result.exit_code == 2
+    assert "1 with conditional nodes" in result.stderr
+    assert f"intertoken: {out}: no node pass: CUDA graphs of the program have conditional nodes (1" in result.stderr
+    assert [path.name for path in out.iterdir() if path.is_dir()] == ["graph"]
+    assert read(out).metadata[CONDITIONAL] == 1
+    assert run("record", "-o", tmp_path / "node", "--passes", "node", *script).exit_code == 0
+
+
+@pytest.mark.usefixtures("cupti")
+def test_a_segmentation_fault_at_node_level_is_said_with_its_likely_cause(tmp_path):
+    for level, is_hinted in {"graph": False, "node": True}.items():
+        result = run("record", "-o", tmp_path / "out", "--passes", level, "--", "sh", "-c", "kill -SEGV $$")
+        assert result.exit_code == 139
+        assert "ended by SIGSEGV" in result.stderr
+        assert ("where graphs have conditional nodes" in result.stderr) == is_hinted
 
 
 @pytest.mark.usefixtures("cupti")

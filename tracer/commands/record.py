@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -169,14 +170,15 @@ def _record_pass(
             if light_ring.has_rings(rings):
                 click.echo(f"intertoken: the recording is kept: {_advice(rings)}", err=True)
             raise
+    ended = f"the program {how_it_ended(outcome.code)}"
+    if level == "node" and outcome.code == -signal.SIGSEGV:
+        ended += " (CUPTI at node level may cause this where graphs have conditional nodes: --passes light counts them)"
     if outcome.trace is None:
         if not outcome.code:
             raise RecordError(f"nothing was recorded: {outcome.why}")
-        ended = f"the program {how_it_ended(outcome.code)}"
         click.echo(f"intertoken: {target}: nothing was recorded: {ended}; {outcome.why}", err=True)
         return outcome.code
     if outcome.code < 0:
-        ended = f"the program {how_it_ended(outcome.code)}"
         click.echo(f"intertoken: {ended}; everything recorded until then is kept", err=True)
     _print_summary(target, len(outcome.trace), outcome.trace.notes)
     return outcome.code
@@ -305,6 +307,7 @@ class Passes:
 
         Raises:
             UsageError: there is no light pass, or the target is a file.
+            RecordError: the node pass was refused, see `_refused`; the others are recorded.
             TraceError: a pass could not be recorded; earlier passes are kept.
         """
         from tracer.formats import nsys_parquet, writer_of
@@ -316,14 +319,32 @@ class Passes:
         if writer_of(self.target) is not nsys_parquet.write:
             raise UsageError(f"{self.target}: several passes need a directory, not a {self.target.suffix} file")
         code = self.record("light", self.target, is_first_of_several=True)
+        refused = ""
         for level in levels[1:]:
             if code or not self.target.exists():
                 click.echo(f"intertoken: skipped the {level} pass because the previous run failed", err=True)
                 break
+            if level == "node" and (refused := _refused(self.target)):
+                break
             code = self.record(level, self.target / level)
             if (self.target / level).exists():
                 hand_on(self.target, level)
+        if refused:
+            raise RecordError(refused)
         return code
+
+
+def _refused(light: Path) -> str:
+    """Why the program of a light recording gets no node pass; empty if it does."""
+    from tracer.formats import read
+    from tracer.model.trace import CONDITIONAL
+
+    if not (count := read(light, whole=False).metadata.get(CONDITIONAL)):
+        return ""
+    return (
+        f"{light}: no node pass: CUDA graphs of the program have conditional nodes ({count} instantiated in the light "
+        "pass), and CUPTI at node level may crash it; --passes light,graph leaves it out, --passes node alone tries it"
+    )
 
 
 def _first_steps(trace: Trace, count: int) -> Trace:

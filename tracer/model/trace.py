@@ -35,6 +35,8 @@ from tracer.model.tables import (
 LIGHT: Final = "light"
 UNSTAMPED: Final = "CUDA graphs without stamps"
 """In the note of the light recorder on graphs that it could not time."""
+CONDITIONAL: Final = "conditional_graphs"
+"""In the metadata of a light recording: the number of instantiated graphs with conditional nodes, if there are any."""
 RUN: Final = "graph"
 """Name of a row of `graph_launches` whose graph is unknown, see `Trace.has_runs`."""
 

@@ -36,7 +36,7 @@ from tracer.model.devices import numbered_by_gpu
 from tracer.model.fits import Fits
 from tracer.model.intervals import Ints
 from tracer.model.schema import MEMCPY_KINDS, MISSING
-from tracer.model.trace import LIGHT, UNSTAMPED, Trace, add_pauses
+from tracer.model.trace import CONDITIONAL, LIGHT, UNSTAMPED, Trace, add_pauses
 from tracer.recorders import foreground, native
 from tracer.recorders.cupti_library import INJECTION as NVTX
 from tracer.recorders.cupti_library import is_cupti
@@ -55,7 +55,8 @@ _SYNC_TYPES: Final = {
 }  # fmt: skip
 _KINDS: Final = {number: word for word, number in MEMCPY_KINDS.items()}
 _LEFT: Final = {
-    "graphs_left_conditional": "with nodes that cannot be stamped", "graphs_left_memory": "that allocate memory",
+    "graphs_left_conditional": "with conditional nodes", "graphs_left_memory": "that allocate memory",
+    "graphs_left_unknown": "with nodes that cannot be stamped",
     "graphs_left_device": "that the device launches",
     "graphs_left_many": "beyond the limit of 32766 at a time",
     "graphs_left_refused": "for which the driver refused stamps", "graphs_left_empty": "without nodes",
@@ -144,6 +145,8 @@ def light_trace(rings: Sequence[Ring]) -> Trace:
     if errors:
         clock["device_error_ns"] = max(errors)
     metadata = {"source": LIGHT, "clock": clock, "start_utc_ns": rings[0].start_utc_ns + origin - rings[0].start_ns}
+    if conditional := sum(ring.counters.get("graphs_left_conditional", 0) for ring in kept):
+        metadata[CONDITIONAL] = conditional
     trace = Trace.from_columns(metadata, **joined)
     trace.notes += notes
     lives = [

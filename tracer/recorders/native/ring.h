@@ -80,6 +80,7 @@ static inline __attribute__((always_inline)) uint64_t check_of(const uint64_t *w
     X(runs) X(runs_with_stamps) X(run_stamps_ns) X(runs_left) X(launches_between) X(stamps_failed)                 \
     X(graphs_stamped) X(graphs_updated) X(graphs_left_conditional) X(graphs_left_memory) X(graphs_left_device)        \
     X(graphs_left_empty) X(graphs_left_many) X(graphs_left_refused) X(graphs_left_captured) X(graphs_left_context)    \
+    X(graphs_left_unknown)                                                                                            \
     X(stamping_ns) X(entries_left) X(contexts_left) X(names_left) X(cupti_dropped) X(cupti_buffers_left) X(cupti_ended) \
     X(refused_space) X(refused_size) X(refused_files) X(refused_memory) X(refused_seccomp) X(refused_folder)
 

@@ -6,13 +6,16 @@ static const Driver *driver; /* constant once set */
 
 enum { DEEPEST = 8 };
 
-/* Whether a graph can be stamped. If not, count why: nodes that prevent removing others again, or unknown nodes. */
+/* Whether a graph can be stamped. If not, count why: nodes that prevent removing others again, or unknown nodes.
+ * Conditional ones count first, because CUPTI cannot trace them either. */
 static int can_take(const Node *nodes, size_t count, int depth) {
+    int has_memory = 0;
     for (size_t i = 0; i < count; i++) {
         int type = -1;
-        if (driver->cuGraphNodeGetType(nodes[i], &type) || type < 0 || type >= NODE_LAST_KNOWN || depth > DEEPEST)
-            return ring_count(COUNT_graphs_left_conditional, 1), 0;
-        if (type == NODE_MEM_ALLOC || type == NODE_MEM_FREE) return ring_count(COUNT_graphs_left_memory, 1), 0;
+        if (driver->cuGraphNodeGetType(nodes[i], &type) || type < 0 || type > NODE_LAST_KNOWN || depth > DEEPEST)
+            return ring_count(COUNT_graphs_left_unknown, 1), 0;
+        if (type == NODE_CONDITIONAL) return ring_count(COUNT_graphs_left_conditional, 1), 0;
+        has_memory |= type == NODE_MEM_ALLOC || type == NODE_MEM_FREE;
         if (type != NODE_GRAPH) continue;
         Graph child = NULL;
         size_t inner = 0;
@@ -23,7 +26,7 @@ static int can_take(const Node *nodes, size_t count, int depth) {
         free(found);
         if (!takes) return 0;
     }
-    return 1;
+    return !has_memory || (ring_count(COUNT_graphs_left_memory, 1), 0);
 }
 
 static int add(Device *device, Graph graph, uint16_t id, Node *nodes, size_t count, Node pair[2]) {
