@@ -13,7 +13,7 @@ from typing import Any
 from tests.tracer.handmade import PROCESS, Script
 from tracer import Trace
 
-PHASES = {"D": "decode", "I": "iteration", "P": "prefill", "V": "speculative"}
+PHASES = {"D": "decode", "I": "iteration", "P": "prefill", "T": "training", "V": "speculative", "W": "warm-up"}
 WARM_UP_KERNEL_NS, KERNEL_NS, PROMPT_KERNEL_NS = 20, 50, 500
 
 
@@ -84,9 +84,9 @@ class Host:
     def play(self, program: str, kernels: Mapping[str, Mapping[str, Any]]) -> Host:
         """Make the calls of a program, a letter each; `12(cs)` makes those in brackets twelve times.
 
-        `c` copies, `s` waits, `f` fetches, `p` copies to device 1, `<` and `>` go to device 0 and 1, a digit launches
-        that graph, 5 to 9 of a small model, `w` warms up, a capital of `PHASES` begins a step, others launch `kernels`,
-        by `names` or `layers` (without the head, `until` -1).
+        `c` copies, `s` waits, `f` fetches, `p` copies to device 1, `<` and `>` go to device 0 and 1, `[` and `]` begin
+        and end a capture, a digit launches that graph, 5 to 9 of a small model, `w` warms up, a capital of `PHASES`
+        begins a step, others launch `kernels`, by `names` or `layers` (without the head, `until` -1).
         """
         while (plain := re.sub(r"(\d+)\(([^()]*)\)", lambda m: int(m[1]) * m[2], program)) != program:
             program = plain
@@ -97,6 +97,8 @@ class Host:
                 self.graph(int(letter), (2 if letter >= "5" else 10) * KERNEL_NS)
             elif letter in "<>":
                 self.device = "<>".index(letter)
+            elif letter in "[]":
+                self._call(f"cudaStream{'Begin' if letter == '[' else 'End'}Capture_v10000")
             elif letter in kernels:
                 told = dict(kernels[letter])
                 names = layers(told.pop("layers"))[: told.pop("until", None)] if "layers" in told else told.pop("names")

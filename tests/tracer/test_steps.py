@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.recordings import SAMPLES
 from tests.tracer.engines import Host, known, layers, warm_up
-from tests.tracer.handmade import Script, decode_loop
+from tests.tracer.handmade import PROCESS, Script, decode_loop
 from tests.tracer.truths import DATA, as_found, rows
 from tracer import Trace, analyse, read
 from tracer.analysis.steps import UNSURE, Steps
@@ -129,6 +129,46 @@ def test_a_graph_a_step_of_an_engine_that_replays_to_decode_is_sure_by_node_too(
     assert (bare.confidence >= UNSURE, bare.what) == (True, "44 decode steps")  # 4 of a warm-up before the run's own
     at = np.searchsorted(rows(marked.table, "start"), rows(bare.table, "start")[4:], side="right") - 1
     assert at.tolist() == list(range(40))
+
+
+SERVED = "w3(L[L]f)L[L]ccLf 8(DcoK1f) 3(PccLf DcoK1f) 2(PccLf 200(DcoK1f))"
+SERVING = {"L": {"layers": 4}, "o": {"names": ["multi_tensor_apply_kernel<Copy>"]}, "K": {"names": ["sample", "add"]}}
+
+
+@pytest.mark.parametrize("shown", ["a kernel", "a process", "nothing"])
+def test_an_engine_that_captures_first_serves_behind_that_and_warms_up_with_short_requests(shown: str) -> None:
+    names = {"a kernel": ["get_num_kv_splits_triton", "add"]}.get(shown, ["sample", "add"])
+    script = Host(Script()).play(SERVED, SERVING | {"K": {"names": names}}).script
+    if shown == "a process":
+        script.rows["processes"] = [{"process": PROCESS, "name": "sglang::schedul (python3)"}]
+    steps = as_found(script.trace).steps
+    if shown == "nothing":
+        assert "training" not in steps.phases
+    else:
+        assert (steps.what, steps.confidence) == ("400 decode steps, 2 prefill (or mixed) steps, 15 warm-up steps", 1)
+        assert rows(steps.table, "group") == [0] * 200 + [1] * 200
+
+
+@pytest.mark.parametrize(("kernel", "phase"), [("nll_loss_backward", "training"), ("nll_loss_forward", "decode")])
+def test_a_foreach_kernel_is_an_optimizer_only_with_a_backward_pass(kernel: str, phase: str) -> None:
+    kernels = {"K": {"layers": 4}, "o": {"names": ["multi_tensor_apply_kernel"]}, "b": {"names": [kernel]}}
+    every = as_found(Host(Script()).play("12(ccKof) ccKbf", kernels).script.trace, phase="all").steps
+    assert set(rows(every.table, "phase")[:12]) == {phase}
+
+
+@pytest.mark.parametrize(
+    ("program", "what"),
+    [
+        ("P2Lf 30(Dc1f) P2Lf 200(Dc1f)", "230 decode steps, 2 prefill (or mixed) steps"),  # too many
+        ("4(Dc1f) P2Lf 200(Dc1f)", "204 decode steps, 1 prefill (or mixed) step"),  # of a request before the recording
+        ("2(P2Lf) 200(Dc1f)", "200 decode steps, 2 prefill (or mixed) steps"),  # a prompt in two chunks
+        ("P2Lf 3(Dc1f) P2Lf 200(Dc1ff)", "203 decode steps, 2 prefill (or mixed) steps"),  # the first of two sequences
+        ("P2Lf 3(Dc1f) P2Lf 200(Dc1f)", "200 decode steps, 1 prefill (or mixed) step, 4 warm-up steps"),
+    ],
+)
+def test_short_requests_before_the_first_long_one_are_warm_up(program: str, what: str) -> None:
+    kernels = {"L": {"layers": 4, "length": 500, "blocks": 512}}
+    assert as_found(Host(Script()).play(program.replace("2L", "ccL"), kernels).script.trace).steps.what == what
 
 
 def test_prompts_of_a_recording_are_told_apart() -> None:

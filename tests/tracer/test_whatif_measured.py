@@ -17,9 +17,9 @@ from tests.tracer.handmade import Script
 from tests.tracer.steady import trace_of
 from tests.tracer.truths import facts_of, run
 from tracer import read, write
+from tracer.analysis.evidence import engine_of
 from tracer.analysis.interval import SHOWN
 from tracer.model import run_json
-from tracer.whatif.advice import engine_of
 from tracer.whatif.edits import FollowStrategy
 from tracer.whatif.prediction import predict
 
@@ -167,6 +167,15 @@ def test_kernels_that_an_engine_takes_from_another_do_not_name_it() -> None:
         for at, kernel in enumerate(kernels):
             script.launch((10 * at, 10 * at + 1), (10 * at + 2, 10 * at + 5), name=kernel)
         assert engine_of(script.trace).name == name
+    for name, process in (
+        ("SGLang", "sglang::schedul (python3)"), ("vLLM", "VLLM::EngineCor"), ("TensorRT-LLM", "trtllm-serve"),
+        ("llama.cpp", "llama-server"),
+    ):  # fmt: skip
+        for table in ("processes", "threads"):
+            script.rows["kernels"] = []
+            script.rows[table] = [{"process": 100, "name": process}]
+            assert engine_of(script.trace).name == name
+            del script.rows[table]
 
 
 def test_advice_and_path_say_where_in_the_program_the_calls_are(tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ next, and is one pass through a model.
    a short pass that each end with a long one are drafts and their verification; and if no turn is a pass, or each
    replays a different graph of a pass, turns in a constant order form a step (routing in each layer);
 6. keep the most common kind of step, and other kinds that compute as much (prompts, other batches); before them
-   (loading, tuning, warm-up) only turns after a wait can be steps, and turns that capture graphs are not steps;
+   (loading, tuning, warm-up) only turns after a wait can be steps, and turns that capture graphs are not steps; of an
+   engine that captures its graphs before it serves, nothing up to the last capture is (`_serving`);
 7. begin each step where its inputs begin;
 8. check whether something contradicts that each of these steps is one pass;
 9. combine the hosts: the confidence is the share of the device's time that their steps explain.
@@ -32,10 +33,25 @@ from typing import Any, Final
 import numpy as np
 
 from tracer.analysis.calls import Calls, copied_out
+from tracer.analysis.evidence import is_of_any
 from tracer.analysis.steps import StepRows, Steps, as_steps
+from tracer.engines import engines
 from tracer.engines.engine import FORWARD, ITERATION, SPECULATIVE
 from tracer.model.calls import BEGIN_CAPTURE, BLOCKING_COPY, COPIES, GRAPH_LAUNCH, LAUNCHES, SYNC
-from tracer.model.columns import Columns, Names, among, firsts, grouped, joined, medians, numbers, ranks, runs, within
+from tracer.model.columns import (
+    NEVER,
+    Columns,
+    Names,
+    among,
+    firsts,
+    grouped,
+    joined,
+    medians,
+    numbers,
+    ranks,
+    runs,
+    within,
+)
 from tracer.model.intervals import Bools, Ints
 from tracer.model.schema import MISSING
 from tracer.model.tables import GraphLaunches, Kernels
@@ -134,12 +150,25 @@ def hosts(trace: Trace, calls: Calls) -> Iterator[Host]:
     api = trace.api
     captures = api.letter == BEGIN_CAPTURE
     every = _with_work(trace, calls)
+    captures_first = is_of_any(trace, [engine for engine in engines() if engine.captures_first])
     for (process,), rows in grouped(every.process):
         of_process = every[rows]
         began = np.sort(api.start[captures & (api.process == process)])
+        if captures_first:
+            of_process, began = _serving(of_process, began)
         for leader, threads in _together(of_process).items():
             of_host = of_process[among(of_process.thread, threads)]
             yield _host(of_host[np.argsort(of_host.start, kind="stable")], leader, began)
+
+
+def _serving(calls: WorkCalls, captures: Ints) -> tuple[WorkCalls, Ints]:
+    """The calls of a process, and its captures, since the last capture before it first replays a graph.
+
+    Example: the turns W C C CP T T T, where the third capture is followed by a prompt in its turn, become P T T T.
+    """
+    replays = calls.start[calls.letter == GRAPH_LAUNCH]
+    ready = captures[captures < replays.min(initial=NEVER)].max(initial=-NEVER) if len(replays) else -NEVER
+    return calls[calls.start > ready], captures[captures > ready]
 
 
 def _with_work(trace: Trace, calls: Calls) -> WorkCalls:

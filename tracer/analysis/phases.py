@@ -5,8 +5,9 @@
    generation has. Among these steps, prompts are those in which some of the kernels shared with the typical step (at
    least `IN_COMMON`) are at least `LONGER` times as wide, in blocks per launch, while no more is fetched, or which take
    that many times as long. If the typical step replays a graph, long steps that replay none and fetch no more are
-   prompts too; other steps without a graph are `eager`, since they may be short prompts or a warm-up. Steps that verify
-   drafts have kernels that show it.
+   prompts too; other steps without a graph are `eager`, since they may be short prompts or a warm-up. With an engine
+   that captures its graphs before it serves they are prompts, unless they fetch more than any step with a graph. Steps
+   that verify drafts have kernels that show it. Short requests before the first long one are warm-up (`_warm_ups`).
 3. Everything else is one iteration of a loop (`iteration`).
 
 A solver's or a classifier's loop also fetches small results, and each iteration of a loop over prompts ends in a token.
@@ -17,7 +18,6 @@ or an engine known to replay whole graphs only for decoding. Otherwise the confi
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Final
 
@@ -25,14 +25,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tracer.analysis.calls import Calls
+from tracer.analysis.evidence import is_of_any
 from tracer.analysis.passes import CONSTANT, GUESSED, LONGER, MOST, SEVERAL, brings_drafts
 from tracer.analysis.step_work import activity_steps
 from tracer.analysis.steps import Steps
 from tracer.engines import engines
-from tracer.engines.engine import DECODE, EAGER, ITERATION, PREFILL, SPECULATIVE, TOKEN_PHASES, TRAINING, Engine
-from tracer.engines.torch import TRAINING_KERNELS, TRAINING_TEXT
+from tracer.engines.engine import DECODE, EAGER, ITERATION, PREFILL, SPECULATIVE, TOKEN_PHASES, TRAINING, WARM_UP
+from tracer.engines.torch import OPTIMIZER_KERNELS, TRAINING_KERNELS, TRAINING_TEXT
 from tracer.model.calls import GRAPH_LAUNCH, LAUNCHES
-from tracer.model.columns import Columns, Names, among, median, medians, runs
+from tracer.model.columns import Columns, Names, among, grouped, median, medians, runs
 from tracer.model.intervals import Bools, Floats, Ints
 from tracer.model.trace import Trace
 
@@ -71,7 +72,7 @@ class _Work(Columns):
         results: how often it fetches something after launches.
         fetched: bytes.
         smallest: bytes of its smallest copy to the device, NaN without any.
-        trains, generates, verifies, one_query: how many of its kernels do.
+        trains, optimizes, generates, verifies, one_query: how many of its kernels do.
     """
 
     busy: Floats
@@ -80,6 +81,7 @@ class _Work(Columns):
     fetched: Floats
     smallest: Floats
     trains: Ints
+    optimizes: Ints
     generates: Ints
     verifies: Ints
     one_query: Ints
@@ -110,6 +112,7 @@ def with_phases(trace: Trace, steps: Steps, calls: Calls) -> Steps:
         if _fetches_vary(work, steps, asked & (phase == DECODE)):
             doubts.append("whose results vary in size from step to step, as if drafts were verified")
         phase[asked & (phase == DECODE) & (work.verifies > 0)] = SPECULATIVE
+        phase[asked & _warm_ups(steps, phase, work.fetched)] = WARM_UP
     elif steps.source == "calls" and work.results[asked].any() and median(work.results[asked]) < 1:
         doubts.append("several of which share a result")
     confidence = min(steps.confidence, GUESSED) if doubts else steps.confidence
@@ -140,8 +143,8 @@ def _work(trace: Trace, steps: Steps, calls: Calls, of_kernels: Ints) -> _Work:
         results=results_of(steps, calls),
         fetched=total(of_copy, np.where(out, copies.bytes.clip(0), 0)),
         smallest=np.where(np.isinf(smallest), np.nan, smallest),
-        trains=having(TRAINING_KERNELS), generates=having(_GENERATES), verifies=having(_VERIFIES),
-        one_query=having(_ONE_QUERY),
+        trains=having(TRAINING_KERNELS), optimizes=having(OPTIMIZER_KERNELS), generates=having(_GENERATES),
+        verifies=having(_VERIFIES), one_query=having(_ONE_QUERY),
     )  # fmt: skip
 
 
@@ -161,9 +164,12 @@ def results_of(steps: Steps, calls: Calls) -> Ints:
 
 
 def _trains(trace: Trace, steps: Steps, work: _Work) -> Bools:
-    """The steps that train: all of them if most have evidence of training."""
+    """The steps that train: all of them if most have evidence of training. Kernels of optimizers are evidence only
+    where others, or texts, show a backward pass."""
     of_training = trace.nvtx.text.chosen(TRAINING_TEXT.search)
     found = work.trains > 0
+    if found.any() or of_training.any():
+        found |= work.optimizes > 0
     if of_training.any():
         begun = np.searchsorted(np.sort(trace.nvtx.start[of_training]), steps.rows.end)
         ended = np.searchsorted(np.sort(trace.nvtx.end[of_training]), steps.rows.start, side="right")
@@ -186,7 +192,7 @@ def _one_token_each(trace: Trace, decodes: _Work) -> bool:
     if not len(decodes) or (decodes.one_query >= SEVERAL).mean() > MOST:
         return True
     such = bool(trace.kernels.name.chosen(_ONE_QUERY.search).sum() >= SEVERAL)
-    such = such or _of_engine(trace, [engine for engine in engines() if engine.whole_graphs_decode])
+    such = such or is_of_any(trace, [engine for engine in engines() if engine.whole_graphs_decode])
     return such and median(decodes.replays) == 1
 
 
@@ -197,12 +203,6 @@ def _fetches_vary(work: _Work, steps: Steps, decodes: Bools) -> bool:
     low, high = np.minimum(fetched[1:], fetched[:-1]), np.maximum(fetched[1:], fetched[:-1])
     both = decodes[1:] & decodes[:-1] & (groups[1:] == groups[:-1])
     return bool(both.sum() >= SEVERAL and np.mean(brings_drafts(low, high)[both]) > IN_COMMON)
-
-
-def _of_engine(trace: Trace, such: Iterable[Engine]) -> bool:
-    """Whether there are kernels that only one of these engines launches."""
-    patterns = [engine.kernels for engine in such if engine.kernels is not None]
-    return any(trace.kernels.name.chosen(pattern.search).any() for pattern in patterns)
 
 
 def _by_work(trace: Trace, of_kernels: Ints, work: _Work, regular: Bools) -> tuple[NDArray[np.object_], bool]:
@@ -221,10 +221,34 @@ def _by_work(trace: Trace, of_kernels: Ints, work: _Work, regular: Bools) -> tup
     sure = bool(0 < prompts.sum() <= (~prompts).sum())
     if replays > 0:
         result[work.replays == 0] = EAGER
+        if is_of_any(trace, [engine for engine in engines() if engine.captures_first]):
+            prompts |= (work.replays == 0) & (work.fetched <= work.fetched[work.replays > 0].max())
         others = (work.replays == 0) | (work.replays > LONGER * replays)
         prompts |= long & others & (work.fetched < LONGER * fetched)
     result[prompts] = PREFILL
     return result, sure
+
+
+def _warm_ups(steps: Steps, phase: NDArray[np.object_], fetched: Floats) -> Bools:
+    """The steps of short requests before the first long one: prompts, each with the few tokens that follow it, and as
+    many sequences, judged by what is fetched, as then.
+
+    Example: P T, P T T, P and 100 T, P and 100 T: the first five steps are warm-up.
+    """
+    found, rows = np.zeros(len(phase), bool), steps.rows
+    for _, mine in grouped(rows.process, rows.thread) if steps.source == "calls" else ():
+        tokens = (phase == DECODE) | (phase == SPECULATIVE)
+        request = np.cumsum((phase == PREFILL)[mine])
+        count = np.bincount(request, tokens[mine])
+        long = int(np.argmax(count >= MOST * count.max(initial=0)))
+        short = np.flatnonzero(count[:long] > 0)
+        if not len(short) or count[0] or count[short].max() > (1 - CONSTANT) * count[long]:
+            continue
+        before, then = (tokens[mine] & (request <= short[-1]), tokens[mine] & (request == long))
+        is_filling = median(fetched[mine[before]]) < median(fetched[mine[then]])
+        if not is_filling and before.sum() <= _FEW * tokens[mine].sum():
+            found[mine[request <= short[-1]]] = True
+    return found
 
 
 def _wider(trace: Trace, of_kernels: Ints, usual: Bools) -> Bools:
@@ -253,6 +277,6 @@ def _may_be_mixed(trace: Trace, work: _Work, steps: Steps, phase: NDArray[np.obj
     follows = np.empty(len(steps), bool)
     follows[order] = decoded > before
     replays, alone = work.replays > 0, work.fetched <= ONE_TOKEN
-    if replays.any() and _of_engine(trace, [engine for engine in engines() if engine.one_sequence_graphs]):
+    if replays.any() and is_of_any(trace, [engine for engine in engines() if engine.one_sequence_graphs]):
         alone |= work.fetched <= median(work.fetched[replays])
     return follows & (phase == PREFILL) & ~alone

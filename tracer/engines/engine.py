@@ -23,14 +23,16 @@ DIFFUSION: Final = "diffusion"
 FORWARD: Final = "forward"
 ITERATION: Final = "iteration"
 EAGER: Final = "eager"
+WARM_UP: Final = "warm-up"
 EMPTY: Final = "empty"
 
 TOKEN_PHASES: Final = (DECODE, SPECULATIVE, MIXED, PREFILL)
 """The phases of a step that generates text. Those that add a token to every sequence come first."""
-PHASES: Final = (*TOKEN_PHASES, EAGER, TRAINING, DIFFUSION, FORWARD, ITERATION)
+PHASES: Final = (*TOKEN_PHASES, EAGER, WARM_UP, TRAINING, DIFFUSION, FORWARD, ITERATION)
 """The phases of any step. `eager` is a pass without a graph among steps that replay one: a short prompt, a warm-up or
-a batch size without a graph. `forward` is a pass through a model and `iteration` one iteration of a loop, where the
-recording shows no more than that. (`empty` iterations compute nothing and are not steps.)"""
+a batch size without a graph. `warm-up` is any step of the short requests before the first long one. `forward` is a pass
+through a model and `iteration` one iteration of a loop, where the recording shows no more than that. (`empty`
+iterations compute nothing and are not steps.)"""
 
 LEADS: Final = "leads"
 LEADS_VERIFIED: Final = "leads where drafts are verified"
@@ -105,7 +107,12 @@ class Engine:
         name: as its users write it.
         marks: the marks of its steps; the first one that matches a text describes it.
         kernels: names of kernels that only this engine, or one of less generality, launches; None if there are none.
+        processes: names and titles of its processes and threads, which Linux cuts after 15 characters; None if they
+            have none of their own.
+        libraries: files that only it loads; None if there are none.
         whole_graphs_decode: whether it replays a whole pass as one CUDA graph only for decoding.
+        captures_first: whether it captures its graphs before it serves, so that what precedes them is no step, and a
+            pass without a graph is a prompt, or a batch larger than any graph's.
         one_sequence_graphs: whether it replays graphs only for a single sequence.
         plain: texts that unambiguously name a step; the confidence in other texts is at most `LIKELY`.
         sure: the confidence that its marks are steps, 0..1.
@@ -117,7 +124,10 @@ class Engine:
     name: str
     marks: tuple[Mark, ...] = ()
     kernels: re.Pattern[str] | None = None
+    processes: re.Pattern[str] | None = None
+    libraries: re.Pattern[str] | None = None
     whole_graphs_decode: bool = False
+    captures_first: bool = False
     one_sequence_graphs: bool = False
     plain: re.Pattern[str] = re.compile("")
     sure: float = 0.99

@@ -22,6 +22,8 @@ LLAMA_CPP: Final = Engine(
         Setting(COPIES, "`ggml_backend_sched_compute_splits` in ggml/src/ggml-backend.cpp", "ggml 0.25.3"),
         Setting(GRAPH, "CUDA graphs: run without `GGML_CUDA_DISABLE_GRAPHS`", "ggml 0.25.3"),
     ),
+    processes=re.compile(r"^llama-"),
+    libraries=re.compile(r"\blib(?:llama|ggml(?:-\w+)?)\.so"),
     kernels=re.compile(
         r"\b(?:mul_mat_vec_[qf]|mul_mat_q|quantize_q8_1|quantize_mmq_q8_1|k_get_rows\w*|rms_norm_f32)\b"
     ),

@@ -11,11 +11,14 @@ import re
 from typing import Final
 
 from tracer.engines.engine import DECODE, PREFILL, Engine, Mark, Work
+from tracer.engines.jax import XLA
 from tracer.engines.torch import OPERATOR
 from tracer.engines.vllm import PARTS
 
-_NO_PART: Final = rf"^(?!.*(?:{OPERATOR}|{PARTS}))(?s:.)*?"
-"""Operators and the parts of an engine's step are not steps, whatever words their names contain."""
+_PREPARES: Final = r"(?i:(?<![a-z])(?:load(?:ing|s)?|compil(?:e|es|ing|ation)|autotun(?:e|es|ing))(?![a-z]))"
+_NO_PART: Final = rf"^(?!.*(?:{OPERATOR}|{PARTS}|{XLA}|{_PREPARES}))(?s:.)*?"
+"""Operators, the parts of an engine's step, and what loads or compiles a model are not steps, whatever words their
+names contain."""
 
 
 def word(name: str) -> str:

@@ -9,6 +9,9 @@ With speculative decoding an iteration consists of drafts (DRAFT, DRAFT_LOOP; be
 VERIFY (before: TARGET_VERIFY) and DRAFT_EXTEND. Source: srt/model_executor/model_runner.py (0.5.11, 0.5.14),
 srt/utils/profile_utils.py (0.5.18, 0.5.23), srt/managers/scheduler.py. Versions before 0.5.11 set no marks.
 
+Before each decode graph it copies the inputs with `torch._foreach_copy_`, whose kernel is also that of optimizers. Its
+processes are titled `sglang::scheduler` (all work on devices) and `sglang::detokenizer` (srt/managers/scheduler.py).
+
 With the overlap schedule the host waits for the tokens of a step after it has launched the next one; in versions up to
 0.5.3 a different thread waits.
 """
@@ -69,9 +72,15 @@ SGLANG: Final = Engine(
         Mark(re.compile(r"^step\[(?P<mode>[A-Z_0-9]+)\b"), _step, position=LATE),
     ),
     whole_graphs_decode=True,
+    captures_first=True,
     settings=(
         Setting(RUN_AHEAD, "the overlap schedule: run without `--disable-overlap-schedule`", "0.5"),
         Setting(GRAPH, "CUDA graphs: run without `--disable-cuda-graph`", "0.5"),
     ),
-    kernels=re.compile(r"\bsgl_|\bsglang::"),
+    kernels=re.compile(
+        r"\bsgl_|\bsglang::|\bcreate_\w+_kv_indices_triton\b|\bget_num_kv_splits_triton\b|\bwrite_req_to_token_pool\w*"
+        r"|\bclamp_position_kernel\b|\bstore_kvcache\b|\bresolve_future_token_ids_kernel\b|\bassign_req_to_token_pool\b"
+    ),
+    processes=re.compile(r"^sglang::"),
+    libraries=re.compile(r"\bsgl_kernel/|\bsglang/srt/"),
 )

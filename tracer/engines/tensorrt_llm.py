@@ -29,4 +29,6 @@ TENSORRT_LLM: Final = Engine(
     whole_graphs_decode=True,
     generality=1,
     kernels=re.compile(r"\btensorrt_llm::"),
+    processes=re.compile(r"^trtllm\b"),
+    libraries=re.compile(r"\btensorrt_llm/|libtensorrt_llm|libnvinfer_plugin_tensorrt_llm"),
 )

@@ -44,5 +44,9 @@ TRAINING_TEXT: Final = re.compile(
 )
 """Texts that occur only in training: optimizers, gradients, and their distribution over devices."""
 
-TRAINING_KERNELS: Final = re.compile(r"(?i)backward|_bwd_|\bbwd|wgrad|dgrad|multi_tensor_apply|fused_?adam|fused_?sgd")
+TRAINING_KERNELS: Final = re.compile(r"(?i)backward|_bwd_|\bbwd|wgrad|dgrad|fused_?adam|fused_?sgd")
 """Kernels that only training launches."""
+
+OPTIMIZER_KERNELS: Final = re.compile("multi_tensor_apply")
+"""Kernels with which an optimizer updates all parameters at once (`torch._foreach_…`), where something else shows a
+backward pass: engines that serve copy their inputs with the same kernel (`torch._foreach_copy_`)."""

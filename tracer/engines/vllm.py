@@ -54,6 +54,8 @@ VLLM: Final = Engine(
         Setting(RUN_AHEAD, "`--async-scheduling` (`async_scheduling=True`)", "0.23.0"),
         Setting(GRAPH, '`compilation_config={"cudagraph_mode": "FULL_AND_PIECEWISE"}`', "0.23.0"),
     ),
+    processes=re.compile(r"^VLLM::"),
+    libraries=re.compile(r"\bvllm/(?:_C|_moe_C|v1/)"),
     kernels=re.compile(r"\bvllm::|^_compute_slot_mappings?_kernel|^kernel_unified_attention_[23]d"),
 )
 

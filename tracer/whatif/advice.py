@@ -14,11 +14,11 @@ from typing import Final
 import numpy as np
 
 from tracer.analysis.call_sites import RANGES, call_sites
+from tracer.analysis.evidence import engine_of
 from tracer.analysis.interval import SHOWN
 from tracer.analysis.recording import Recording
 from tracer.analysis.syncs import SyncReport
 from tracer.analysis.tokens import Steps
-from tracer.engines import engines
 from tracer.engines.engine import COPIES, GRAPH, RUN_AHEAD, Engine, Setting
 from tracer.errors import CannotTellError, TraceError, UnsafePlanError, UsageError
 from tracer.model.calls import GRAPH_LAUNCH
@@ -260,13 +260,6 @@ def _sites(base: Base, edits: tuple[Edit, ...], trace: Trace) -> tuple[str, ...]
 def _bound(before: Figures) -> float | None:
     busy = before.period_us - before.idle_us["p50"] if "p50" in before.idle_us else 0.0
     return before.period_us / busy if busy > 0 else None
-
-
-def engine_of(trace: Trace) -> Engine | None:
-    """The engine that was recorded, identified by kernels that only it launches; None if there are none."""
-    names = trace.kernels.name
-    with_kernels = ((engine, engine.kernels) for engine in engines() if engine.kernels is not None)
-    return next((engine for engine, kernels in with_kernels if names.chosen(kernels.search).any()), None)
 
 
 def _settings_of(offered: Sequence[Setting], edit: Edit) -> tuple[Setting, ...]:
