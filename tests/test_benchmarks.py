@@ -54,7 +54,8 @@ def test_what_the_makefile_runs_is_there():
     core = re.search(r"^LOWEST_CORE := (.*)$", makefile, re.MULTILINE)[1].split()
     scripts = " ".join(re.findall(r"for name in ([\w ]+);", makefile)).split()
     named = [*(f"tests/tracer/test_{name}.py" for name in core), *(f"benchmarks/{name}.py" for name in scripts)]
-    assert core and scripts
+    assert core
+    assert scripts
     assert [name for name in named if not (here / name).is_file()] == []
 
 
