@@ -3,12 +3,15 @@
 import json
 from itertools import zip_longest
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from pandas.testing import assert_frame_equal
 
 from tests.tracer.nsys_exports import DATA, KERNELS, RECORDING, SCHEMAS, columns_of, export, export_of_2021, tampered
 from tracer import formats
 from tracer.analysis.recording import Recording
-from tracer.errors import EmptyTraceError
+from tracer.errors import EmptyTraceError, FormatError
 from tracer.formats.nsys_schema import COLUMNS, ENUMS, REQUIRED
 from tracer.model.schema import API_LAYERS, MEMCPY_KINDS, MEMORY_KINDS, NVTX_KINDS, SYNC_TYPES, TABLES
 
@@ -153,3 +156,83 @@ def test_devices_are_gpus_and_stay_so_in_every_copy(tmp_path):
             formats.write(copy, tmp_path / f"{whole}-{name}")
             copy = formats.read(tmp_path / f"{whole}-{name}")
             assert (devices_of(copy), copy.notes) == (devices_of(first), first.notes)
+
+
+def renamed(*tables, number=2):
+    return [f"ALTER TABLE {name} RENAME TO {name}_V{number}" for name in tables]
+
+
+READ_AS = "table {0}_V2 is read as {0}"
+
+
+def same(trace, other):
+    """Whether two recordings hold the same, but for notes."""
+    assert trace.metadata == other.metadata
+    for name in TABLES:
+        assert_frame_equal(trace[name], other[name], check_dtype=False, check_categorical=False)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_tables_of_newer_versions_are_read_by_the_names_that_we_know(tmp_path, whole):
+    tables = sorted(set(RECORDING) & set(COLUMNS))
+    expected = formats.read(export(tmp_path / "a.sqlite"), whole=whole, samples=True)
+    trace = formats.read(tampered(tmp_path / "b.sqlite", *renamed(*tables)), whole=whole, samples=True)
+    same(trace, expected)
+    assert trace.notes == expected.notes + [READ_AS.format(name) for name in tables]
+    formats.write(trace, tmp_path / "c.sqlite")
+    again = formats.read(tmp_path / "c.sqlite", whole=whole, samples=True)
+    same(again, trace)
+    assert again.notes == trace.notes  # once
+
+
+def test_columns_that_a_newer_version_spells_otherwise(tmp_path):
+    expected = formats.read(export(tmp_path / "a.sqlite"), whole=False)
+    spelled = {"globalTid": "global_tid", "textId": "TextID", "eventType": "EVENT_TYPE"}
+    path = tampered(
+        tmp_path / "b.sqlite", *(f"ALTER TABLE NVTX_EVENTS RENAME COLUMN {a} TO {b}" for a, b in spelled.items()),
+        *renamed("NVTX_EVENTS"),
+    )  # fmt: skip
+    for whole in (True, False):
+        assert formats.read(path, whole=whole)["nvtx"][expected["nvtx"].columns].equals(expected["nvtx"])
+
+
+def test_of_several_versions_the_newest_that_can_be_read_counts_and_the_others_are_named(tmp_path):
+    expected = formats.read(export(tmp_path / "a.sqlite"), whole=False)
+    path = tampered(
+        tmp_path / "b.sqlite", *renamed(KERNELS, number=10), f"CREATE TABLE {KERNELS} (start INT, end INT)",
+        f"CREATE TABLE {KERNELS}_V9 (start INT, end INT)", f"CREATE TABLE {KERNELS}_V11 (start INT, duration INT)",
+        *(f"CREATE TABLE OTHER_EVENTS_V{number} (start INT)" for number in range(2, 9)),
+        "CREATE TABLE ENUM_OTHER_V2 (id INT)",
+    )  # fmt: skip
+    trace = formats.read(path, whole=False)
+    same(trace, expected)
+    assert trace.notes[len(expected.notes) :] == [
+        f"table {KERNELS}_V11 is not read: it has no column end, which {KERNELS} has",
+        f"table {KERNELS}_V10 is read as {KERNELS}",
+        f"table {KERNELS}_V9 is not read: {KERNELS}_V10 is newer",
+        f"table {KERNELS} is not read: {KERNELS}_V10 is newer",
+        "tables of unknown versions are not used: OTHER_EVENTS_V2, OTHER_EVENTS_V3, OTHER_EVENTS_V4, OTHER_EVENTS_V5, "
+        "OTHER_EVENTS_V6 and 2 more",
+    ]
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "arrow"])
+def test_files_of_newer_versions_in_directories(tmp_path, suffix):
+    expected = formats.read(export(tmp_path / "a.sqlite"), whole=False)
+    formats.write(expected, tmp_path / "b")
+    table = pq.read_table(tmp_path / "b" / "NVTX_EVENTS.parquet")
+    (tmp_path / "b" / "NVTX_EVENTS.parquet").unlink()
+    spelled = ["global_tid" if name == "globalTid" else name for name in table.column_names]
+    pq.write_table(table.rename_columns(spelled), tmp_path / "b" / "NVTX_EVENTS_V2.parquet")
+    if suffix == "arrow":
+        for file in (tmp_path / "b").iterdir():
+            rows = pq.read_table(file)
+            with pa.ipc.new_stream(file.with_suffix(".arrow"), rows.schema) as stream:
+                stream.write_table(rows)
+            file.unlink()
+    trace = formats.read(tmp_path / "b", whole=False)
+    same(trace, expected)
+    assert READ_AS.format("NVTX_EVENTS") in trace.notes
+    (tmp_path / "b" / f"NVTX_EVENTS_V2.{suffix}").write_bytes(b"damaged")
+    with pytest.raises(FormatError, match=rf"NVTX_EVENTS_V2\.{suffix}: not a valid"):
+        formats.read(tmp_path / "b")

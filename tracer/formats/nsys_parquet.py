@@ -25,7 +25,7 @@ from tracer.files.bounded import check_regular, check_unpacked, json_of
 from tracer.files.output import appearing
 from tracer.formats import WHOLE, Format, nsys
 from tracer.formats.nsys import plainly_named, typed, without_what_changed
-from tracer.formats.nsys_schema import COLUMNS, SAMPLED, read_first
+from tracer.formats.nsys_schema import COLUMNS, SAMPLED, Versioned, newest_versions, read_first
 from tracer.formats.nsys_tables import completed, from_trace
 from tracer.model.trace import Trace
 from tracer.progress import tell
@@ -37,8 +37,10 @@ _FEW_ROWS: Final = 1 << 16
 _READERS: Final = 2
 _DELTA: Final = ("start", "end", "correlationId")  # nearly sorted: small as differences
 
-Load = Callable[[Path, str, list[str] | None], pa.Table]
-"""Reads the `wanted` columns of the named table from a file."""
+Load = Callable[[Path, str, Versioned, list[str] | None], pa.Table]
+"""Reads the `wanted` columns of the named table from a file, with their names in the file."""
+Schema = Callable[[Path], pa.Schema]
+"""Reads the schema of a file."""
 
 
 def sniff_directory(path: Path, suffix: str) -> bool:
@@ -46,34 +48,42 @@ def sniff_directory(path: Path, suffix: str) -> bool:
     return path.is_dir() and any((path / f"{table}{suffix}").is_file() for table in COLUMNS)
 
 
-def read_directory(path: Path, suffix: str, load: Load, *, whole: bool = False, samples: bool = False) -> Trace:
+def read_directory(
+    path: Path, suffix: str, schema: Schema, load: Load, *, whole: bool = False, samples: bool = False
+) -> Trace:
     """Read a trace from a directory's tables. Missing tables are empty in it. `whole` lets it carry all other data.
     Samples are read only with `samples` or `whole`.
 
     Raises:
         FormatError: it has no nsys table, or a file is damaged.
     """
-    chosen = read_first(samples)
-    files = {file.stem: file for file in sorted(path.glob(f"*{suffix}")) if whole or file.stem in chosen}
+    chosen, notes = read_first(samples), list[str]()
+    stored = {file.stem: file for file in sorted(path.glob(f"*{suffix}"))}
+    versions = newest_versions(stored, lambda name: _guarded(stored[name], lambda: schema(stored[name]).names), notes)
+    plain = stored.keys() - {version.name for version in versions.values()}
+    versions = dict(sorted(({name: Versioned(name) for name in plain} | versions).items()))
+    files = {name: stored[of.name] for name, of in versions.items() if whole or name in chosen}
     if not files.keys() & COLUMNS.keys():
         raise FormatError(f"{path}: directory holds no nsys tables (TABLE{suffix})")
     left_out: list[str] = []
     tables, done, total = {}, 0, sum(file.stat().st_size for file in files.values())
     for name, file in files.items():
-        table = _read_table(file, name, load, left_out if whole else None)
+        table = _read_table(file, name, versions[name], load, left_out if whole else None)
         if table.num_columns:
             tables[name] = table
         done += file.stat().st_size
         tell(done, total)
     try:
-        return nsys.to_trace(tables, whole=whole, samples=samples, left_out=left_out)
+        trace = nsys.to_trace(tables, whole=whole, samples=samples, left_out=left_out)
     except FormatError as error:
         raise FormatError(f"{path}: {error}") from error
+    trace.notes += [note for note in notes if note not in trace.notes]
+    return trace
 
 
-def wanted(schema: pa.Schema, name: str, left_out: list[str] | None) -> list[str]:
-    """The columns of an nsys table to read, by the schema of its file: the known ones, and all others if `left_out` is
-    given, which receives those whose names or types (such as lists) occur in no export.
+def wanted(schema: pa.Schema, name: str, version: Versioned, left_out: list[str] | None) -> list[str]:
+    """The columns of an nsys table to read, by the schema of its file and with their names there: the known ones, and
+    all others if `left_out` is given, which receives those whose names or types (such as lists) occur in no export.
 
     Raises:
         FormatError: two columns have the same name, or a known one holds neither numbers nor text. The file is not
@@ -81,15 +91,15 @@ def wanted(schema: pa.Schema, name: str, left_out: list[str] | None) -> list[str
     """
     if len(set(schema.names)) < len(schema.names):
         raise FormatError("has two columns of the same name")
-    known = COLUMNS.get(name, {})
-    flat = [field.name for field in schema if _is_flat(field.type)]
-    for field in schema:
-        if field.name in known and field.name not in flat:
-            raise FormatError(f"table {name}, column {field.name} holds {field.type}, not numbers or text")
+    known, stored = COLUMNS.get(name, {}), dict(zip(version.known(schema.names), schema.names, strict=True))
+    flat = [column for column, field in zip(stored, schema, strict=True) if _is_flat(field.type)]
+    for column, field in zip(stored, schema, strict=True):
+        if column in known and column not in flat:
+            raise FormatError(f"table {name}, column {column} holds {field.type}, not numbers or text")
     if left_out is None:
-        return [column for column in flat if column in known]
-    left_out += [f"{name}.{column}" for column in schema.names if column not in flat]
-    return plainly_named(name, flat, left_out)
+        return [stored[column] for column in flat if column in known]
+    left_out += [f"{name}.{column}" for column in stored if column not in flat]
+    return [stored[column] for column in plainly_named(name, flat, left_out)]
 
 
 def is_number(type: pa.DataType) -> bool:
@@ -103,10 +113,19 @@ def _is_flat(type: pa.DataType) -> bool:
     return is_number(type) or pa.types.is_null(type) or any(is_text(type) for is_text in texts)
 
 
-def _read_table(file: Path, name: str, load: Load, left_out: list[str] | None) -> pa.Table:
+def _read_table(file: Path, name: str, version: Versioned, load: Load, left_out: list[str] | None) -> pa.Table:
+    def read() -> pa.Table:
+        table = load(file, name, version, left_out)
+        return typed(table.rename_columns(version.known(table.column_names)), name)
+
+    return _guarded(file, read)
+
+
+def _guarded(file: Path, read: Callable[[], Any]) -> Any:
+    """What it reads from the file; what it raises becomes FormatError."""
     try:
         check_regular(file)
-        return typed(load(file, name, left_out), name)
+        return read()
     except FormatError as error:
         raise FormatError(f"{file}: {error}") from error
     except MemoryError:  # Arrow's is also an ArrowException
@@ -124,16 +143,21 @@ def sniff(path: Path) -> bool:
 
 def read(path: Path, *, whole: bool = False, samples: bool = False) -> Trace:
     """Read a parquetdir or run directory, as `read_directory`."""
-    trace = read_directory(path, _SUFFIX, _load, whole=whole, samples=samples)
+    trace = read_directory(path, _SUFFIX, _schema, _load, whole=whole, samples=samples)
     if (path / RUN_FILE).exists():
         trace.metadata["run"] = read_run(path / RUN_FILE)
     return trace
 
 
-def _load(file: Path, name: str, left_out: list[str] | None) -> pa.Table:
+def _schema(file: Path) -> pa.Schema:
+    with file.open("rb") as opened:
+        return pq.read_schema(opened)
+
+
+def _load(file: Path, name: str, version: Versioned, left_out: list[str] | None) -> pa.Table:
     with file.open("rb") as opened, pq.ParquetFile(opened) as parquet:  # Arrow cannot open paths that are not UTF-8
         metadata, schema = parquet.metadata, parquet.schema_arrow
-    columns, packed = wanted(schema, name, left_out), file.stat().st_size
+    columns, packed = wanted(schema, name, version, left_out), file.stat().st_size
     _check_size(metadata, columns, packed)
     texts = [column for column in columns if not is_number(schema.field(column).type)]
 
@@ -212,9 +236,14 @@ def read_run(file: Path) -> dict[str, Any]:
     return run
 
 
-def _load_arrow(file: Path, name: str, left_out: list[str] | None) -> pa.Table:
+def _schema_of_arrow(file: Path) -> pa.Schema:
     with pa.memory_map(str(file)) as source, pa.ipc.open_stream(source) as stream:
-        columns, size = wanted(stream.schema, name, left_out), 0
+        return stream.schema
+
+
+def _load_arrow(file: Path, name: str, version: Versioned, left_out: list[str] | None) -> pa.Table:
+    with pa.memory_map(str(file)) as source, pa.ipc.open_stream(source) as stream:
+        columns, size = wanted(stream.schema, name, version, left_out), 0
         batches: list[pa.RecordBatch] = []
         for batch in stream:
             batches.append(batch.select(columns))
@@ -227,7 +256,7 @@ def _load_arrow(file: Path, name: str, left_out: list[str] | None) -> pa.Table:
 
 ARROW: Final = Format(
     "nsys arrowdir", "", partial(sniff_directory, suffix=".arrow"),
-    partial(read_directory, suffix=".arrow", load=_load_arrow), options=WHOLE | {SAMPLED},
+    partial(read_directory, suffix=".arrow", schema=_schema_of_arrow, load=_load_arrow), options=WHOLE | {SAMPLED},
     is_part=lambda path: path.is_file() and path.suffix == ".arrow",
 )  # fmt: skip
 FORMAT: Final = Format(

@@ -8,7 +8,9 @@ of Python are NVTX marks (`nsys.python_samples`).
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -106,6 +108,71 @@ REQUIRED: Final = {
 """Columns without which a table cannot be read; any other may be missing."""
 
 NEVER_NULL: Final = frozenset({"start", "end", "eventType", "id"})  # except the end of an NVTX range
+
+
+_VERSION: Final = re.compile(r"(\w+)_V([0-9]{1,9})")
+_MOST_NAMED: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Versioned:
+    """One of nsys's tables as stored in a newer version, whose name has a suffix (`NVTX_EVENTS_V2`).
+
+    Attributes:
+        name: its name in the file.
+        spelled: known column -> its name in the file, where the two differ in case and underscores.
+    """
+
+    name: str
+    spelled: Mapping[str, str] = field(default_factory=dict)
+
+    def known(self, columns: Iterable[str]) -> list[str]:
+        """These columns of the file by their known names."""
+        known = {stored: name for name, stored in self.spelled.items()}
+        return [known.get(column, column) for column in columns]
+
+
+def newest_versions(
+    stored: Collection[str], columns_of: Callable[[str], Iterable[str]], notes: list[str]
+) -> dict[str, Versioned]:
+    """nsys's tables of which these names have versions with a suffix -> the newest with all required columns.
+
+    Args:
+        columns_of: table in the file -> its columns.
+        notes: receives what is read as a known table, and what is not read.
+    """
+    found: dict[str, dict[int, str]] = {}
+    unknown = []
+    for name in sorted(stored):
+        if (match := _VERSION.fullmatch(name)) and match[1] in COLUMNS:
+            found.setdefault(match[1], {})[int(match[2])] = name
+        elif match and not name.startswith("ENUM_"):
+            unknown.append(name)
+    chosen: dict[str, Versioned] = {}
+    for table, versions in found.items():
+        versions = versions | ({-1: table} if table in stored else {})
+        for number in sorted(versions, reverse=True):
+            name, stored_columns = versions[number], list(columns_of(versions[number]))
+            spelled = _spelled(table, stored_columns)
+            lacks = [c for c in REQUIRED.get(table, ()) if c not in stored_columns and c not in spelled]
+            if table in chosen:
+                notes.append(f"table {name} is not read: {chosen[table].name} is newer")
+            elif lacks:
+                notes.append(f"table {name} is not read: it has no column {lacks[0]}, which {table} has")
+            else:
+                chosen[table] = Versioned(name, spelled)
+                if name != table:
+                    notes.append(f"table {name} is read as {table}")
+    if unknown:
+        more = f" and {len(unknown) - _MOST_NAMED} more" if len(unknown) > _MOST_NAMED else ""
+        notes.append(f"tables of unknown versions are not used: {', '.join(unknown[:_MOST_NAMED])}{more}")
+    return chosen
+
+
+def _spelled(table: str, columns: Sequence[str]) -> dict[str, str]:
+    folded = {column.replace("_", "").casefold(): column for column in columns}
+    wanted = {name: folded.get(name.casefold(), name) for name in COLUMNS[table] if name not in columns}
+    return {name: column for name, column in wanted.items() if column != name}
 
 
 def graph_of_node(node: Ids) -> Ids:

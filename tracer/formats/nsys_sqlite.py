@@ -76,7 +76,7 @@ def read(path: Path, *, whole: bool = False, samples: bool = False) -> Trace:
         notes: list[str] = []
         tables = read_tables(path, None if whole else read_first(samples), left_out, notes)
         trace = to_trace(tables, whole=whole, samples=samples, left_out=left_out)
-        trace.notes += notes
+        trace.notes += [note for note in notes if note not in trace.notes]
     except FormatError as error:
         raise FormatError(f"{path}: {error}") from error
     for unread in (path.with_name(f"{path.name}-{kind}") for kind in ("wal", "journal")):
@@ -212,10 +212,11 @@ _CREATE: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class StoredTable:
-    """A table of the file.
+    """A table of the file. Its columns have their nsys names.
 
     Attributes:
         name: its nsys name.
+        stored: its name and those of its columns in the file.
         root: the number of its root page, if that is a number.
         columns: the stored columns.
         integers: the stored columns that are guaranteed to hold only integers or NULL.
@@ -226,6 +227,7 @@ class StoredTable:
     """
 
     name: str
+    stored: nsys.Versioned
     root: int | None
     columns: Sequence[str]
     integers: frozenset[str]
@@ -242,7 +244,8 @@ class StoredTable:
 
     def parts(self) -> Iterator[RowRange]:
         """The rows of the table, split by ranges of rowids."""
-        sql = f"SELECT {', '.join(map(_name, self.wanted))} FROM {_name(self.name)} NOT INDEXED"
+        columns = (f"{_name(self.stored.spelled.get(column, column))} AS {_name(column)}" for column in self.wanted)
+        sql = f"SELECT {', '.join(columns)} FROM {_name(self.stored.name)} NOT INDEXED"
         if self.rowids is None:
             yield RowRange(self.name, sql, self.most_rows)
             return
@@ -271,23 +274,29 @@ def find_tables(
         FormatError: not an export, damaged, or it would take more memory than its size justifies.
     """
     roots = _real_tables(connection)
-    others = _no_tables(connection, (COLUMNS.keys() if only is None else only) - roots.keys())
-    if not roots.keys() & COLUMNS.keys():
+    versions = nsys.newest_versions(roots, lambda name: _columns(connection, name)[0], notes)
+    plain = roots.keys() - {version.name for version in versions.values()}
+    stored = {name: nsys.Versioned(name) for name in plain} | versions
+    others = _no_tables(connection, (COLUMNS.keys() if only is None else only) - stored.keys())
+    if not stored.keys() & COLUMNS.keys():
         why = others[0] if others else "it has none of nsys's tables"
         raise FormatError(of_rocprof_database(roots) or f"an SQLite file, but not an nsys export ({why})")
     notes += others
     rows, values = _rows_of_tables(connection, size), 0
-    for name in sorted(roots if only is None else roots.keys() & only):
-        columns, integers = _columns(connection, name)
+    for name in sorted(stored if only is None else stored.keys() & only):
+        table = stored[name]
+        columns, integers = map(table.known, _columns(connection, table.name))
         if only is None:
             wanted = plainly_named(name, columns, left_out)
         else:
             wanted = [column for column in columns if column in COLUMNS[name]]
-        values += rows[name] * len(wanted)
+        most = rows[table.name]
+        values += most * len(wanted)
         if values > size:  # even NULL takes a byte
-            raise FormatError(f"damaged: table {name} claims {rows[name]} rows, more than fit into the file")
+            raise FormatError(f"damaged: table {name} claims {most} rows, more than fit into the file")
         if wanted:
-            yield _with_rowids(connection, StoredTable(name, roots[name], columns, integers, wanted, rows[name]))
+            found = StoredTable(name, table, roots[table.name], columns, frozenset(integers), wanted, most)
+            yield _with_rowids(connection, found)
 
 
 def _with_rowids(connection: Any, table: StoredTable) -> StoredTable:
@@ -297,7 +306,8 @@ def _with_rowids(connection: Any, table: StoredTable) -> StoredTable:
     rowid = next(iter({"rowid", "_rowid_", "oid"} - {column.casefold() for column in table.columns}), None)
     low = high = None
     if rowid is not None and table.most_rows > _CHUNK:
-        bounds = (f"(SELECT {end}({rowid}) FROM {_name(table.name)})" for end in ("min", "max"))  # one each: no scan
+        stored = _name(table.stored.name)
+        bounds = (f"(SELECT {end}({rowid}) FROM {stored})" for end in ("min", "max"))  # one each: no scan
         with suppress(dbapi.ProgrammingError):  # WITHOUT ROWID
             ((low, high),) = _rows(connection, f"SELECT {', '.join(bounds)}")
     if low is None or high is None or low > high:  # `low > high` in a damaged tree
