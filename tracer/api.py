@@ -23,7 +23,8 @@ Source: TypeAlias = str | Path | Trace | Recording
 
 def analyse(
     source: str | Path | Trace, *, name: str | None = None, within: str | None = None, steps: slice | None = None,
-    phase: str | None = None, pattern: str | None = None, untraced_steps_per_s: float | Sequence[float] = (),
+    phase: str | None = None, pattern: str | None = None, process: int | str | None = None,
+    thread: int | str | None = None, device: int | None = None, untraced_steps_per_s: float | Sequence[float] = (),
 ) -> Recording:  # fmt: skip
     """Analyse a recording: its steps, syncs, idle time, gaps and critical path.
 
@@ -34,6 +35,9 @@ def analyse(
         steps: only these steps, such as `slice(5, 20)`.
         phase: only steps of this phase, or "all"; None for decode, or all if there are no decode steps.
         pattern: regular expression that matches the start of a step, instead of the engine's marks.
+        process, thread: only steps launched by these; the number, or the name or a part of it.
+        device: only steps that compute on it, and their work there. `Recording.engines` are the engines, if a recording
+            holds several.
         untraced_steps_per_s: the engine's own rate without a profiler, or one rate per repeat; corrects idle time and
             gap.
 
@@ -48,7 +52,8 @@ def analyse(
     rates = tuple(map(float, given))
     if not all(0 < rate < float("inf") for rate in rates):
         raise UsageError(f"untraced_steps_per_s={untraced_steps_per_s}: a rate must be a positive number")
-    bounds = Bounds(part.start, part.stop, phase, pattern)
+    launched_by = [None if one is None else str(one) for one in (process, thread)]
+    bounds = Bounds(part.start, part.stop, phase, pattern, launched_by[0], launched_by[1], device)
     trace, path = (source, None) if isinstance(source, Trace) else (stored.read(Path(source)), Path(source))
     called = name or (printable(path.name) if path else trace.name) or "the trace"
     return Recording(trace, called, place=str(path or ""), within=within, bounds=bounds, rates=rates)

@@ -60,7 +60,7 @@ def trace_options(command: Command) -> Command:
 
 
 def step_options(command: Command) -> Command:
-    """Add --steps, --phase and --pattern, which the command gets as `bounds`."""
+    """Add --steps, --phase, --pattern, --process, --thread and --device, which the command gets as `bounds`."""
 
     @click.option(
         "--pattern", metavar="REGEX",
@@ -71,9 +71,15 @@ def step_options(command: Command) -> Command:
         help=f"Only steps of this phase: {', '.join(PHASES)} or all. [default: decode, or all if none decodes]",
     )  # fmt: skip
     @click.option("--steps", "part", callback=parse_slice, metavar="A:B", help="Only steps A to B-1.")
+    @click.option("--process", metavar="PID|NAME", help="Only steps launched by this process.")
+    @click.option("--thread", metavar="TID|NAME", help="Only steps launched by this thread.")
+    @click.option("--device", type=int, metavar="N", help="Only steps that compute on this device, and only there.")
     @wraps(command)
-    def bounded(part: tuple[int | None, int | None], phase: str | None, pattern: str | None, **options: Any) -> None:
-        command(bounds=Bounds(*part, phase, pattern), **options)
+    def bounded(
+        part: tuple[int | None, int | None], phase: str | None, pattern: str | None, process: str | None,
+        thread: str | None, device: int | None, **options: Any,
+    ) -> None:  # fmt: skip
+        command(bounds=Bounds(*part, phase, pattern, process, thread, device), **options)
 
     return cast(Command, bounded)
 

@@ -188,7 +188,7 @@ def test_a_rank_of_several_has_no_margin() -> None:
                  trace.metadata)  # fmt: skip
     rank = predicted(both, FollowStrategy("aaag"))
     assert (rank.speedup.bounds, RANKS in rank.notes, RANKS in predicted(both).notes) == (None, True, False)
-    with pytest.raises(TraceError, match="no prediction: hosts of different rates, as of several engines: process 100"):
+    with pytest.raises(TraceError, match="hosts of different rates, as of several engines: process 100"):
         predicted(engines(1000, 2000), ScaleHost(0.5))
 
 

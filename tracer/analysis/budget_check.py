@@ -64,11 +64,14 @@ class ScopeFigures:
 
     Args:
         recording: the recording, with the steps of the scope.
+
+    Raises:
+        TraceError: the steps are of several engines.
     """
 
     def __init__(self, recording: Recording, scope: Scope) -> None:
         self.recording, self.scope = recording, scope
-        self.trace, self.steps = recording.trace, recording.steps
+        self.trace, self.steps = recording.trace, recording.steps.of_one_engine()
 
     @cached_property
     def syncs(self) -> SyncReport:

@@ -25,7 +25,7 @@ from typing import Any, Final
 import numpy as np
 
 from tracer.analysis.calls import PlainCalls
-from tracer.analysis.step_work import Compute
+from tracer.analysis.step_work import Compute, step_compute
 from tracer.analysis.tokens import Steps
 from tracer.analysis.waited_for import Thread, functions_of, on_threads
 from tracer.analysis.waits import last_awaited, poll_loops, targets
@@ -212,7 +212,11 @@ class Near:
 
     @classmethod
     def of(cls, trace: Trace, steps: Steps, compute: Compute) -> Near:
-        """The part of the trace near the steps; `compute` is theirs, from `step_compute`."""
+        """The part of the trace near the steps; `compute` is theirs, from `step_compute`. Steps that were not chosen
+        explain idle spans as well."""
+        if steps.beside is not None or steps.device is not None:
+            steps = steps.whole
+            compute = step_compute(trace, steps)
         begin, until = (int(compute.start[0]), int(compute.end.max())) if len(compute) else (0, 0)
 
         def near(table: Any) -> Bools:

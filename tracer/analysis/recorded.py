@@ -152,7 +152,6 @@ class Measured:
         kernels: those of each step, collectives included. All whole graphs count as one kernel of one block.
         strategy, signature: as in `SyncReport`; None if the trace has no API calls; no strategy if nothing decodes.
         notes: caveats about the trace and its steps.
-        different: as `Steps.different`: "" unless the steps are of several engines.
     """
 
     name: str
@@ -175,7 +174,6 @@ class Measured:
     strategy: str | None
     signature: str | None
     notes: tuple[str, ...]
-    different: str = ""
 
     @property
     def inflated(self) -> bool:
@@ -226,9 +224,9 @@ def measure(recording: Recording) -> Measured:
 
     Raises:
         EmptyTraceError: no two steps follow each other on a device, or most overlap so that they have no period.
-        TraceError: the given rate belongs to another run.
+        TraceError: the steps are of several engines, or the given rate belongs to another run.
     """
-    trace, steps, within = recording.trace, recording.steps, recording.within
+    trace, steps, within = recording.trace, recording.steps.of_one_engine(), recording.within
     per_step = tokens_per_step(trace, steps, within)
     given = [] if trace.is_untraced else list(recording.rates)
     step_rate = float(np.median(given)) if given else measured_rate(trace, steps, within)
@@ -269,7 +267,6 @@ def measure(recording: Recording) -> Measured:
         strategy=strategy,
         signature=signature,
         notes=tuple(dict.fromkeys([*trace.notes, *steps.notes, *unused])),
-        different=steps.different,
     )
 
 

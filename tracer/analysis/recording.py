@@ -4,7 +4,7 @@ hold."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -37,7 +37,7 @@ class Recording:
         name: its name in messages.
         place: its path, "" if it was not read from a file.
         within: the NVTX range that the steps are from, None for all.
-        bounds: the selected steps.
+        bounds: the selected steps, and the process, thread and device of them.
         rates: steps per second without a profiler, one per repeat; empty if not given.
 
     Example:
@@ -62,6 +62,14 @@ class Recording:
         made = cls(trace, name, **options)
         made.__dict__["steps"] = steps  # where `cached_property` keeps it
         return made
+
+    @cached_property
+    def engines(self) -> tuple[Recording, ...]:
+        """The recording of each engine (`Steps.owners`), if the steps are of several; else empty."""
+        found = tuple(replace(self, bounds=self.bounds.of(owner)) for owner in self.steps.owners)
+        for each in found:
+            each.__dict__["calls"] = self.calls
+        return found
 
     @cached_property
     def calls(self) -> Calls:

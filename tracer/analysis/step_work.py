@@ -9,6 +9,7 @@ from typing import Final
 
 import numpy as np
 
+from tracer.analysis.bounds import listed
 from tracer.analysis.steps import SAME_RATE, StepRows, Steps
 from tracer.model import run_json
 from tracer.model.columns import NEVER, Columns, grouped, numbers, positions, runs, spread
@@ -17,7 +18,6 @@ from tracer.model.schema import MISSING
 from tracer.model.tables import Activities, OnStream
 from tracer.model.trace import Trace
 
-_MOST_HOSTS: Final = 4  # that are named
 _NONE: Final = np.zeros(0, np.int64)
 
 
@@ -58,7 +58,8 @@ def activity_steps(trace: Trace, steps: Steps, activities: OnStream, rows: Ints 
 
     An activity belongs to the step that contains its call, however late it executed. Its own start decides only if the
     trace lacks the call, and not for what was launched before the recording began, which no step launched. `rows` are
-    the positions of their calls in `trace.api` (or -1), if available.
+    the positions of their calls in `trace.api` (or -1), if available. If a device was chosen, work on others belongs to
+    none.
     """
     api, table = trace.api, steps.rows
     rows = api.of(activities) if rows is None else rows
@@ -73,6 +74,8 @@ def activity_steps(trace: Trace, steps: Steps, activities: OnStream, rows: Ints 
             threads = spread(np.array(list(first.values()), np.int64), positions([processes], [known]), MISSING)
         at[alone] = steps.of(activities.start[alone], processes, threads)
         at[_launched_before(activities, rows < 0)] = -1
+    if steps.device is not None:
+        at[activities.device != steps.device] = -1
     return at
 
 
@@ -161,8 +164,8 @@ def different_rates(trace: Trace, steps: Steps) -> str:
     fastest = max(((1 - 1 / len(hosts[host])) * rate for host, rate in rates.items()), default=0.0)
     if fastest <= SAME_RATE * min(((1 + 1 / len(hosts[host])) * rate for host, rate in rates.items()), default=0.0):
         return ""
-    said = [f"process {host[0]} thread {host[1]} {rate:,.1f}" for host, rate in rates.items()]
-    return f"{', '.join(said[:_MOST_HOSTS])}{', …' if len(said) > _MOST_HOSTS else ''} steps/s"
+    said = (f"process {host[0]} thread {host[1]} {rate:,.1f}" for host, rate in rates.items())
+    return f"{listed(said, ', ')} steps/s"
 
 
 def _ns(steps: Steps, host: tuple[int, ...], times: StepRows | StepSpans, rows: Ints) -> int:

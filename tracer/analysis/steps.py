@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from tracer.analysis.bounds import Owner, listed, remedy
 from tracer.engines.engine import DECODE, MIXED, PHASES, PREFILL, SPECULATIVE
-from tracer.errors import EmptyTraceError
+from tracer.errors import EmptyTraceError, TraceError
 from tracer.model.columns import NEVER, Columns, Names, grouped, joined, last_before, numbers, runs, several, within
 from tracer.model.intervals import Bools, Ints
 from tracer.model.schema import MISSING
@@ -122,6 +123,9 @@ class Steps:
         hidden: why it is unknown when the device works in most of them; "" if it is known.
         different: the rate of each host, in words, if they differ so that none is that of all
             (`step_work.different_rates`); else "".
+        owners: the engines, if the steps are of several (`tracer.analysis.owners`); else empty.
+        beside: the steps of the same processes that were not chosen; None without any.
+        device: the only one on which work belongs to the steps; None for any.
     """
 
     rows: StepRows
@@ -136,6 +140,9 @@ class Steps:
     others: Others = field(default_factory=lambda: Others(Names.of([]), NO_INTS, NO_INTS))
     hidden: str = ""
     different: str = ""
+    owners: tuple[Owner, ...] = ()
+    beside: StepRows | None = None
+    device: int | None = None
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -195,6 +202,36 @@ class Steps:
         return ", ".join(f"{count} {words[phase][count != 1]}" for phase, count in counts.items())
 
     @property
+    def several(self) -> str:
+        """Whose the steps are, and how to choose one engine, in words, if they are of several; else ""."""
+        if not self.owners:
+            return ""
+        each = (
+            f"hosts of different rates, as of several engines: {self.different}"
+            if self.different
+            else f"the steps are of {len(self.owners)} engines: {listed(map(str, self.owners), ', ')}"
+        )
+        return f"{each}; {remedy(self.owners)}"
+
+    def of_one_engine(self) -> Steps:
+        """The steps themselves.
+
+        Raises:
+            TraceError: they are of several engines; the message says how to choose one.
+        """
+        if self.owners:
+            raise TraceError(self.several)
+        return self
+
+    @property
+    def whole(self) -> Steps:
+        """The steps together with those beside them, on all devices."""
+        if self.beside is None:
+            return self if self.device is None else replace(self, device=None)
+        rows = joined([self.rows, self.beside])
+        return replace(self, rows=rows[np.argsort(rows.start, kind="stable")], beside=None, device=None)
+
+    @property
     def notes(self) -> list[str]:
         """The caveats for any figure over these steps, beginning with any doubt about the steps."""
         notes = []
@@ -204,9 +241,8 @@ class Steps:
                 "give --pattern (what begins a step) or --range (where to look), or put an NVTX range around each step"
             )
         notes += self.doubts
-        if self.different:
-            each = f"hosts of different rates, as of several engines: {self.different}"
-            notes.append(f"{each}; figures are over all steps")
+        if self.owners:
+            notes.append(self.several)
         if self.regime is not None:
             others = "; ".join(f"--steps {r.first}:{r.last} ({r.label})" for r in self.regimes if r != self.regime)
             here = self.regime
@@ -283,10 +319,10 @@ class Steps:
     def of(self, times: Ints, processes: Ints, threads: Ints) -> Ints:
         """The position in `rows` of the step that contains a host call at each time, or -1.
 
-        If all steps are on one thread, calls of its process's other threads belong to them too.
+        If all steps of a process are on one thread, calls of its other threads belong to them too.
         """
         table = self.rows
-        if table.is_of_one_thread:
+        if table.is_of_one_thread and self.beside is None:
             at = np.searchsorted(table.start, times, side="right") - 1
             at[processes != table.process[0]] = -1
         else:

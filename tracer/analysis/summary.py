@@ -118,12 +118,15 @@ class Summary:
 
 
 def figures(recording: Recording) -> Summary:
-    """All figures of a recording. Analyses that fail are reported in `problem`, never raised."""
+    """All figures of a recording; of several engines none that are not theirs together. Analyses that fail are reported
+    in `problem`, never raised."""
     found, problem = _described(recording.trace, recording.within), None
     try:
         found |= _of_steps(recording)
+        recording.steps.of_one_engine()
     except TraceError as error:
-        return Summary(recording.name, **found, problem=str(error))
+        unknown = dict.fromkeys(_RATES) if "steps" in found else {}
+        return Summary(recording.name, **found | unknown, problem=str(error))
     for part in ("syncs", "gaps"):
         try:
             found |= _PARTS[part](recording)
@@ -228,6 +231,12 @@ def _of_gaps(report: GapReport) -> dict[str, Any]:
         "untraced_causes_us": present(report.corrected().causes_us) if report.warning and untraced is not None else {},
     }
 
+
+_RATES: Final = (
+    "tokens_per_s", "tokens_per_s_spread", "steps_per_s", "measured_steps_per_s", "tokens_per_step",
+    "traced_tokens_per_s",
+)  # fmt: skip
+"""Figures of the steps that several engines do not share."""
 
 _PARTS: Final[dict[str, Callable[[Recording], dict[str, Any]]]] = {
     "steps": _of_steps, "syncs": _of_syncs, "gaps": lambda recording: _of_gaps(recording.gaps_at_rate),

@@ -27,9 +27,9 @@ from tracer.analysis.bounds import Bounds as Bounds
 from tracer.analysis.calls import Calls, host_calls
 from tracer.analysis.clocks import without_doubtful
 from tracer.analysis.marked import steps_by_name, steps_of_marks
+from tracer.analysis.owners import chosen, in_process, with_owners
 from tracer.analysis.passes import CONSTANT, single_passes, steps_of_fetches
 from tracer.analysis.phases import results_of, with_phases
-from tracer.analysis.step_work import different_rates
 from tracer.analysis.steps import Steps as Steps
 from tracer.engines.engine import DECODE
 from tracer.errors import EmptyTraceError, NoStepsError, UsageError
@@ -59,7 +59,7 @@ _OTHER_PROCESS: Final = (
 
 def find_steps(
     trace: Trace, *, pattern: str | None = None, within: str | None = None, phase: str | None = None,
-    calls: Calls | None = None,
+    of: Bounds = ALL_STEPS, calls: Calls | None = None,
 ) -> Steps:  # fmt: skip
     """Find the steps of a trace.
 
@@ -69,35 +69,37 @@ def find_steps(
             text matches, a step begins with each API call or kernel launch whose name matches.
         within: only steps inside the NVTX ranges with this text (or, if none has exactly this text, matching it).
         phase: see `Bounds.phase`.
+        of: whose process, thread and device are those of the steps.
 
     Raises:
         EmptyTraceError: no kernels, no such range, or no steps; the message says what to do.
-        UsageError: the pattern is not a valid regular expression.
+        UsageError: the pattern is not a valid regular expression, or there is no such process, thread or device.
     """
     launches = sum(len(trace[name]) for name in COMPUTE_TABLES)
     if not launches:
         raise EmptyTraceError(f"the trace has no kernels and no graph launches{_why_nothing_ran(trace)}")
     try:
-        chosen = None if pattern is None else re.compile(pattern)
+        begins = None if pattern is None else re.compile(pattern)
     except re.error as problem:
         raise UsageError(f"--pattern {pattern!r} is not a valid regular expression: {problem}") from None
     inside = _ranges_named(trace, within) if within is not None else None
     calls = host_calls(trace) if calls is None else calls
     if inside is not None:
         calls = calls[within_any(calls, trace.nvtx[inside])]
-    steps = steps_of_marks(trace, calls, chosen, inside)
-    if steps is not None and chosen is None:
+    calls = calls if of.process is None else calls[in_process(trace, of.process, calls.process)]
+    steps = steps_of_marks(trace, calls, begins, inside)
+    if steps is not None and begins is None:
         steps = all_if_partly_marked(trace, steps, calls) or steps
-    elif chosen is not None and steps is None:
-        steps = steps_by_name(trace, chosen, inside)
+    elif begins is not None and steps is None:
+        steps = steps_by_name(trace, begins, inside)
     steps = steps or steps_of_fetches(trace, calls) or single_passes(trace, calls)
     if steps is None:
         raise NoStepsError(
             f"no steps: {launches} kernels and graphs, no marks of a step around them, no loop in which the host waits "
             f"for results, and no layers of a model; {HOW_TO_TELL}"
         )
-    steps = _with_sequences(trace, with_phases(trace, steps, calls), within).of_phase(phase)
-    return replace(steps, different=different_rates(trace, steps))
+    steps = _with_sequences(trace, with_phases(trace, steps, calls), within)
+    return with_owners(trace, chosen(trace, steps, of).of_phase(phase))
 
 
 def _why_nothing_ran(trace: Trace) -> str:
@@ -128,10 +130,10 @@ def choose_steps(trace: Trace, within: str | None, bounds: Bounds, calls: Calls 
     and without steps whose clocks are in doubt. `calls`: the `host_calls` of the trace, if available. Raises like
     `find_steps`, `Steps.select` and `without_doubtful`."""
     calls = host_calls(trace) if calls is None else calls
-    steps = find_steps(trace, pattern=bounds.pattern, within=within, phase=bounds.phase, calls=calls)
+    steps = find_steps(trace, pattern=bounds.pattern, within=within, phase=bounds.phase, of=bounds, calls=calls)
     every = bounds.first is None and bounds.last is None
-    chosen = steps.of_main_regime() if every else steps.select(bounds.first, bounds.last)
-    return without_doubtful(trace, chosen, calls, is_told=bounds.pattern is not None)
+    part = steps.of_main_regime() if every else steps.select(bounds.first, bounds.last)
+    return without_doubtful(trace, part, calls, is_told=bounds.pattern is not None)
 
 
 def marked_steps(trace: Trace) -> Steps | None:

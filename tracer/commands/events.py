@@ -69,7 +69,9 @@ def _events_of(trace: Trace, name: str, within: str | None, bounds: Bounds) -> p
     chosen = within is not None or bounds != ALL_STEPS
     if "start" not in table:
         if chosen:
-            raise UsageError(f"{name} has no times, so --range, --steps, --phase and --pattern cannot select its rows")
+            raise UsageError(
+                f"{name} has no times, so --range, --steps and other choices of steps cannot select its rows"
+            )
         return table
     try:
         steps = choose_steps(trace, within, bounds if chosen else Bounds(phase="all"))

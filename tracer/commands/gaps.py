@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 from rich.console import Console
@@ -25,9 +25,13 @@ from tracer.files.output import check_output, write_output
 from tracer.model.collectives import shown_name
 from tracer.reporting import console as report
 from tracer.reporting.console import number
+from tracer.reporting.engines import Rows, in_us, joined_tables, notes_of, show_side_by_side, side_by_side
 from tracer.reporting.exports import STACKS, write_stacks
 from tracer.stored import node_kernels
 from tracer.text import spelled
+
+if TYPE_CHECKING:
+    from tracer.analysis.recording import Recording
 
 _MOST_HOLES: Final = 20
 """Kinds of holes in JSON; the text shows those with at least `_LEAST` of the idle time."""
@@ -80,12 +84,40 @@ def gaps(
         check_output(host_stacks, "a file of stacks", STACKS, replace=False)
     with_functions = with_sites or stacks is not None or host_stacks is not None
     recording = load(path, within, bounds, untraced_steps_per_s, python_functions=with_functions)
+    if with_functions or inside or untraced_steps_per_s:
+        recording.steps.of_one_engine()
+    if recording.engines:
+        save(joined_tables(recording, lambda one: one.gaps_at_rate.table))
+        emit(as_json, side_by_side(recording, _facts), _show_engines, notes_of(recording))
+        return
     trace, steps, found = recording.trace, recording.steps, recording.gaps_at_rate
-    gives_gap = found.untraced_gap_us is not None or found.untraced_idle_us is None
-    shown = found.corrected() if untraced_steps_per_s and gives_gap else found
+    facts = _facts(recording)
     save(found.table)
-    summary = recording.figures("steps", "gaps")
-    facts = {
+    facts |= {"bubbles": bubble_report(trace, steps).records()} if inside else {}
+    if stacks is not None:
+        lines = [f"{stack or '(nothing)'} {ns}\n" for stack, ns in idle_stacks(trace, steps, found.idle).items()]
+        write_output(stacks, lambda partial: partial.write_text("".join(lines), encoding="utf-8"), replace=False)
+    sampled = sampled_functions(trace, steps, found.idle) if with_functions else None
+    if host_stacks is not None:
+        hosts = [*host_steps(trace, steps), *([sampled.host_step()] if sampled else [])]
+        write = partial(write_stacks, hosts, suffix=host_stacks.suffix.lower())
+        write_output(host_stacks, write, replace=False)
+    if with_sites:
+        sites = idle_by_site(trace, steps, found.idle)
+        facts["idle_sites"] = sites.frame().to_dict("records")
+        facts |= _sampled_facts(sampled)
+        recording.notes.extend(without_site(sites.unknown))
+    facts |= report.rank_facts(recording, found.gaps)
+    unused = [UNUSED_RATE] if untraced_steps_per_s and found.warning is None else []
+    placed = node_kernels(path, trace, steps)
+    emit(as_json, facts, _show_gaps, [*recording.notes, *unused, *([placed.note] if placed else [])])
+
+
+def _facts(recording: Recording) -> dict[str, Any]:
+    summary, found = recording.figures("steps", "gaps"), recording.gaps_at_rate
+    gives_gap = found.untraced_gap_us is not None or found.untraced_idle_us is None
+    shown = found.corrected() if recording.rates and gives_gap else found
+    return {
         "schema": "intertoken.gaps/1",
         **_idle_facts(summary, found),
         "gap_us": {name: shown.gap_us.get(name) for name in found.gap_us},
@@ -107,24 +139,6 @@ def gaps(
         "warning": shown.warning,
         "left_out": found.left_out,
     }
-    facts |= {"bubbles": bubble_report(trace, steps).records()} if inside else {}
-    if stacks is not None:
-        lines = [f"{stack or '(nothing)'} {ns}\n" for stack, ns in idle_stacks(trace, steps, found.idle).items()]
-        write_output(stacks, lambda partial: partial.write_text("".join(lines), encoding="utf-8"), replace=False)
-    sampled = sampled_functions(trace, steps, found.idle) if with_functions else None
-    if host_stacks is not None:
-        hosts = [*host_steps(trace, steps), *([sampled.host_step()] if sampled else [])]
-        write = partial(write_stacks, hosts, suffix=host_stacks.suffix.lower())
-        write_output(host_stacks, write, replace=False)
-    if with_sites:
-        sites = idle_by_site(trace, steps, found.idle)
-        facts["idle_sites"] = sites.frame().to_dict("records")
-        facts |= _sampled_facts(sampled)
-        recording.notes.extend(without_site(sites.unknown))
-    facts |= report.rank_facts(recording, found.gaps)
-    unused = [UNUSED_RATE] if untraced_steps_per_s and not summary.traced else []
-    placed = node_kernels(path, trace, steps)
-    emit(as_json, facts, _show_gaps, [*recording.notes, *unused, *([placed.note] if placed else [])])
 
 
 def _idle_facts(summary: Summary, report: GapReport) -> dict[str, Any]:
@@ -148,6 +162,25 @@ def _sampled_facts(sampled: Sampled | None) -> dict[str, Any]:
         return {}
     figures = {"samples": sampled.samples, "idle_us": sampled.idle_us, "unresolved_share": sampled.unresolved}
     return {"sampled": figures | {"functions": sampled.functions.frame().to_dict("records"), "note": sampled.note}}
+
+
+def _show_engines(facts: dict[str, Any]) -> None:
+    """Print `intertoken gaps` of several engines."""
+    causes = dict.fromkeys(name for one in facts["engines"] for name in one["causes_us"] or ())
+    rows: Rows = {
+        "idle p50 a step": lambda one: f"{in_us(one['idle_us']['p50'])}, {one['idle_share']:.0%} of the time",
+        "mostly": lambda one: one["idle_where"],
+        "gap p50": lambda one: in_us(one["gap_us"]["p50"]),
+        "gap p90": lambda one: in_us(one["gap_us"]["p90"]),
+        "gap mean": lambda one: in_us(one["gap_us"]["mean"]),
+        **{f"  {name}": partial(_cause, name) for name in causes},
+        "over": lambda one: f"{one['gaps']} gaps between {one['steps']} steps (from {one['token_source']})",
+    }
+    show_side_by_side(facts, rows)
+
+
+def _cause(name: str, one: dict[str, Any]) -> str | None:
+    return in_us(one["causes_us"].get(name))
 
 
 def _show_gaps(facts: dict[str, Any]) -> None:

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
+from rich.text import Text
 
 from tracer.command_options import Bounds, emit, recorded, trace_options
 from tracer.errors import printable
 from tracer.reporting import console as report
 from tracer.reporting.console import number
+from tracer.reporting.engines import Rows, in_us, notes_of, show_side_by_side, side_by_side
+
+if TYPE_CHECKING:
+    from tracer.analysis.recording import Recording
 
 _MOST_KERNELS: Final = 5
 
@@ -26,15 +31,12 @@ def info(path: Path, within: str | None, bounds: Bounds, as_json: bool) -> None:
     from tracer.stored import node_kernels
 
     recording = recorded(path, within, bounds)
-    start, end = recording.trace.span
-    summary = recording.summary
-    steps = recording.steps if summary.steps is not None else None
-    facts = {
-        "schema": "intertoken.info/1",
-        "duration_ms": (end - start) / 1e6,
-        "events": {name: len(frame) for name, frame in recording.trace.tables.items() if "start" in frame},
-        **asdict(summary),
-    }
+    steps = recording.steps if recording.summary.steps is not None else None
+    if steps is not None and steps.owners:
+        facts = side_by_side(recording, _facts) | {"problem": recording.summary.problem}
+        emit(as_json, facts, _show_engines, notes_of(recording))
+        return
+    facts = _facts(recording)
     notes = [*(steps.notes if steps else []), *recording.trace.notes]
     if placed := node_kernels(path, recording.trace, steps):
         longest = placed.kernels()[:_MOST_KERNELS]  # at the times of the light pass, per step
@@ -44,12 +46,48 @@ def info(path: Path, within: str | None, bounds: Bounds, as_json: bool) -> None:
     emit(as_json, facts, show_info, notes)
 
 
+def _facts(recording: Recording) -> dict[str, Any]:
+    start, end = recording.trace.span
+    return {
+        "schema": "intertoken.info/1",
+        "duration_ms": (end - start) / 1e6,
+        "events": {name: len(frame) for name, frame in recording.trace.tables.items() if "start" in frame},
+        **asdict(recording.summary),
+    }
+
+
+_ROWS: Final[Rows] = {
+    "contains": lambda facts: f"{facts['what']} (from {facts['token_source']}, confidence {facts['confidence']:.2f})",
+    "idle p50 a step": lambda facts: f"{in_us(facts['idle_us']['p50'])}, {facts['idle_share']:.0%} of the time",
+    "mostly": lambda facts: facts["idle_where"],
+    "class": lambda facts: facts["strategy"],
+    "signature": lambda facts: facts["signature"],
+    "syncs a step": lambda facts: number(facts["syncs_per_token"]),
+    "copies a step": lambda facts: number(facts["copies_per_token"]),
+    "launches a step": lambda facts: number(facts["launches_per_token"]),
+    "steps/s": lambda facts: number(facts["steps_per_s"]),
+    "median step": lambda facts: in_us(facts["period_us"]),
+    "gap p50": lambda facts: in_us(facts["gap_p50_us"]),
+    "gap p90": lambda facts: in_us(facts["gap_p90_us"]),
+}
+"""What stands side by side of several engines."""
+
+
+def _show_engines(facts: dict[str, Any]) -> None:
+    report.show(report.grid(_head(facts)), Text())
+    show_side_by_side(facts, _ROWS)
+
+
+def _head(facts: dict[str, Any]) -> dict[str, str]:
+    events = ", ".join(f"{count:,} {name}" for name, count in facts["events"].items() if count)
+    recording = f"{facts['name']}  ({facts['source'] or 'no source'}, {facts['duration_ms']:,.1f} ms)"
+    return {"recording": recording, "device": facts["gpu"] or "–", "events": events or "none"}
+
+
 def show_info(facts: dict[str, Any]) -> None:
     """Print `intertoken info`."""
     console = report.new_console()
-    events = ", ".join(f"{count:,} {name}" for name, count in facts["events"].items() if count)
-    recording = f"{facts['name']}  ({facts['source'] or 'no source'}, {facts['duration_ms']:,.1f} ms)"
-    console.print(report.grid({"recording": recording, "device": facts["gpu"] or "–", "events": events or "none"}))
+    console.print(report.grid(_head(facts)))
     if facts["steps"] is None:
         console.print(report.styled(f"no figures: {facts['problem']}"))
         return

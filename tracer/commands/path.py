@@ -38,7 +38,7 @@ def path(path: Path, within: str | None, bounds: Bounds, as_json: bool, save: Sa
     from tracer.analysis.path.paths import path_report
 
     recording = load(path, within, bounds, python_functions=with_sites)
-    steps = recording.steps
+    steps = recording.steps.of_one_engine()
     with report.working("computing the critical path"):
         found = path_report(recording.trace, steps, with_sites=with_sites)
     save(found.table.frame())

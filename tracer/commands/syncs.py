@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 from rich.text import Text
@@ -14,9 +14,12 @@ from tracer.command_options import Bounds, Save, emit, load, table_option, trace
 from tracer.model.schema import MISSING
 from tracer.reporting import console as report
 from tracer.reporting.console import number
+from tracer.reporting.engines import Rows, joined_tables, notes_of, show_side_by_side, side_by_side
 from tracer.text import json_rows
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from tracer.analysis.recording import Recording
 
 
@@ -41,10 +44,27 @@ def syncs(path: Path, within: str | None, bounds: Bounds, as_json: bool, save: S
       intertoken syncs vllm.json.gz --call-sites       which line of the engine makes each call
     """
     recording = load(path, within, bounds, python_functions=with_sites)
+    if with_sites:
+        recording.steps.of_one_engine()
+    if recording.engines:
+        save(joined_tables(recording, _inventory))
+        emit(as_json, side_by_side(recording, _facts), partial(show_side_by_side, rows=_ROWS), notes_of(recording))
+        return
+    save(_inventory(recording))
+    facts = _facts(recording)
+    if with_sites:
+        facts["call_sites"] = _sites(recording)
+    emit(as_json, facts, partial(_show, unit=recording.steps.unit), recording.notes)
+
+
+def _inventory(recording: Recording) -> pd.DataFrame:
+    """A row per wait of a step."""
+    return recording.syncs.inventory().frame()
+
+
+def _facts(recording: Recording) -> dict[str, Any]:
     summary = recording.figures("steps", "syncs")
-    inventory = recording.syncs.inventory().frame()
-    save(inventory)
-    facts = {
+    return {
         "schema": "intertoken.syncs/1",
         "class": summary.strategy,
         "share": summary.strategy_share,
@@ -58,11 +78,8 @@ def syncs(path: Path, within: str | None, bounds: Bounds, as_json: bool, save: S
         "polls_per_token": summary.polls_per_token,
         "fetch_lag": asdict(summary.fetch_lag) if summary.fetch_lag else None,
         "token_source": summary.token_source,
-        "inventory": json_rows(inventory),
+        "inventory": json_rows(_inventory(recording)),
     }
-    if with_sites:
-        facts["call_sites"] = _sites(recording)
-    emit(as_json, facts, partial(_show, unit=recording.steps.unit), recording.notes)
 
 
 def _sites(recording: Recording) -> list[dict[str, Any]]:
@@ -117,6 +134,19 @@ def _show(facts: dict[str, Any], unit: str) -> None:
         console.print(report.table_of([row | {"site": row["site"] or "–"} for row in facts["call_sites"]], headings))
     letters = [f"{letter} {meaning}" for letter, meaning in MEANING.items() if letter in facts["signature"]]
     console.print(Text("  ".join(letters), "dim"))
+
+
+_ROWS: Final[Rows] = {
+    "class": lambda facts: facts["class"] and f"{facts['class']} ({facts['share']:.0%})",
+    "syncs a step": lambda facts: number(facts["syncs_per_token"]),
+    "blocking copies": lambda facts: facts["blocking_copies_per_token"] and number(facts["blocking_copies_per_token"]),
+    "polls": lambda facts: facts["polls_per_token"] and number(facts["polls_per_token"]),
+    "copies a step": lambda facts: number(facts["copies_per_token"]),
+    "launches a step": lambda facts: number(facts["launches_per_token"]),
+    "the host fetches": lambda facts: _fetched(facts["fetch_lag"]),
+    "signature": lambda facts: f"{facts['signature']}  ({facts['signature_share']:.0%} of {facts['steps']} steps)",
+}
+"""What stands side by side of several engines."""
 
 
 def _fetched(lag: dict[str, Any] | None) -> str:

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from tracer.command_options import Bounds, Save, emit, load, table_option, trace_options
 from tracer.reporting import console as report
+from tracer.reporting.console import number
+from tracer.reporting.engines import Rows, joined_tables, notes_of, show_side_by_side, side_by_side
 from tracer.text import json_rows
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from tracer.analysis.recording import Recording
 
 
 @click.command()
@@ -28,16 +36,27 @@ def tokens(path: Path, within: str | None, bounds: Bounds, as_json: bool, save: 
       intertoken tokens rep.sqlite --pattern embedding   a step starts at each launch of such a kernel
     """
     recording = load(path, within, bounds)
-    steps = recording.steps
+    if recording.engines:
+        save(joined_tables(recording, _table))
+        emit(as_json, side_by_side(recording, _facts), partial(show_side_by_side, rows=_ROWS), notes_of(recording))
+        return
+    save(_table(recording))
+    emit(as_json, _facts(recording), _show, recording.notes)
+
+
+def _table(recording: Recording) -> pd.DataFrame:
+    """A row per step and device."""
     spans = recording.spans.frame()[["step", "device", "start", "end"]]
-    table = (
-        steps.table.drop(columns="closes")
+    return (
+        recording.steps.table.drop(columns="closes")
         .merge(spans, on="step", how="left", suffixes=("", "_compute"))
         .astype({"device": "Int64", "start_compute": "Int64", "end_compute": "Int64"})
     )
-    save(table)
-    summary = recording.figures("steps")
-    facts = {
+
+
+def _facts(recording: Recording) -> dict[str, Any]:
+    steps, summary = recording.steps, recording.figures("steps")
+    return {
         "schema": "intertoken.tokens/1",
         "steps": summary.steps,
         "token_source": summary.token_source,
@@ -49,9 +68,16 @@ def tokens(path: Path, within: str | None, bounds: Bounds, as_json: bool, save: 
         "regimes": [asdict(regime) for regime in steps.regimes],
         "regime": asdict(steps.regime) if steps.regime else None,
         "steps_per_s": summary.steps_per_s,
-        "table": json_rows(table),
+        "table": json_rows(_table(recording)),
     }
-    emit(as_json, facts, _show, recording.notes)
+
+
+_ROWS: Final[Rows] = {
+    "contains": lambda facts: f"{facts['what']}, from {facts['detail']} (confidence {facts['confidence']:.2f})",
+    "steps/s": lambda facts: number(facts["steps_per_s"]),
+    "first start µs": lambda facts: number(facts["table"][0]["start"] / 1e3),
+}
+"""What stands side by side of several engines."""
 
 
 def _show(facts: dict[str, Any]) -> None:

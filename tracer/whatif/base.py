@@ -231,13 +231,10 @@ class Base:
 
         Raises:
             EmptyTraceError: no step is followed by another.
-            TraceError: an untraced step would be shorter than the recorded work of the device.
+            TraceError: the steps are of several engines, or an untraced step would be shorter than the recorded work of
+                the device.
         """
-        steps = recording.steps
-        if steps.different:
-            raise TraceError(
-                f"no prediction: hosts of different rates, as of several engines: {steps.different}; record one of them"
-            )
+        steps = recording.steps.of_one_engine()
         trace, times = causality.trace, StepTimes.of(causality, steps)
         is_given = bool(recording.rates) and not trace.is_untraced  # if nothing was traced, its own rate is the one
         rate = recording.rate if is_given else measured_rate(trace, steps, recording.within)

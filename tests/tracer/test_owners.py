@@ -1,0 +1,231 @@
+"""Several engines in one recording: told apart, side by side, and chosen one at a time."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.tracer.handmade import PROCESS, THREAD, Script
+from tests.tracer.truths import facts_of, run
+from tracer import Trace, analyse, compare, formats
+from tracer.analysis.bounds import Owner
+from tracer.errors import TraceError, UsageError
+
+LAUNCH = 10_000  # ns before the kernel
+
+
+class Loop(NamedTuple):
+    """A loop of steps of one kernel each: its gap and its kernel's length, ns, and where it runs."""
+
+    gap: int
+    work: int
+    steps: int = 40
+    process: int = PROCESS
+    thread: int = THREAD
+    device: int = 0
+    syncs: int = 1
+
+
+ONE, OTHER = Loop(107_300, 600_000), Loop(68_600, 240_000, 80, thread=102, syncs=2)
+
+
+def recorded(*loops: Loop) -> Trace:
+    """The loops at the same time, each with a stream of its own."""
+    script = Script()
+    for number, loop in enumerate(loops):
+        place = {"process": loop.process, "thread": loop.thread}
+        for step in range(loop.steps):
+            start = LAUNCH + number * 1000 + step * (loop.gap + loop.work)
+            script.range("token", start - LAUNCH, start - LAUNCH + 1, **place)
+            script.launch((start - LAUNCH, start - LAUNCH + 5000), (start, start + loop.work), stream=7 + number,
+                          device=loop.device, api="cudaGraphLaunch_v10000", **place)  # fmt: skip
+            for at in range(loop.syncs):
+                script.call("cudaStreamSynchronize_v3020", start + at * 500, start + at * 500 + 400, **place)
+    script.rows["processes"] = [{"process": each, "name": f"serve-{each}"} for each in {loop.process for loop in loops}]
+    script.rows["threads"] = [
+        {"process": process, "thread": thread, "name": f"loop-{thread}"}
+        for process, thread in {(loop.process, loop.thread) for loop in loops}
+    ]
+    return script.trace
+
+
+def gaps_of(trace: Trace, **choice: Any) -> list[tuple[int, ...]]:
+    """Device, start, end and every part of the gaps."""
+    table = analyse(trace, **choice).gaps.table.drop(columns="step")
+    return sorted(table.itertuples(index=False, name=None))
+
+
+def steps_of(trace: Trace, **choice: Any) -> list[tuple[int, ...]]:
+    rows = analyse(trace, **choice).steps.rows
+    return sorted(zip(rows.process.tolist(), rows.thread.tolist(), rows.start.tolist(), strict=True))
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two loops in two threads of a process, on one device."""
+    formats.write(recorded(ONE, OTHER), path := tmp_path_factory.mktemp("engines") / "two")
+    return path
+
+
+def test_each_engine_has_its_own_gap(two: Path) -> None:
+    facts = facts_of("gaps", two)
+    assert [(one["process"], one["thread"], one["device"]) for one in facts["engines"]] == [
+        (100, 101, 0),
+        (100, 102, 0),
+    ]
+    told = [[one["gap_us"][which] for which in ("p50", "p90", "mean")] for one in facts["engines"]]
+    assert told == [pytest.approx([107.3] * 3), pytest.approx([68.6] * 3)]
+    assert (facts["gap_us"], facts["steps"], facts["causes_us"]) == (None, None, None)
+    assert [one["steps"] for one in facts["engines"]] == [40, 80]
+    for thread, gap in ((101, 107.3), (102, 68.6)):
+        alone = facts_of("gaps", two, "--thread", thread)
+        assert alone["gap_us"] == pytest.approx({"p50": gap, "p90": gap, "mean": gap})
+        (same,) = (one for one in facts["engines"] if one["thread"] == thread)
+        assert {key: same[key] for key in alone if key in same} == {k: v for k, v in alone.items() if k in same}
+
+
+def test_figures_stand_side_by_side(two: Path) -> None:
+    syncs, info, tokens = (facts_of(command, two) for command in ("syncs", "info", "tokens"))
+    assert [one["syncs_per_token"] for one in syncs["engines"]] == [1, 2]
+    assert (syncs["syncs_per_token"], syncs["copies_per_token"], syncs["schema"]) == (None, None, "intertoken.syncs/1")
+    assert [one["gap_p50_us"] for one in info["engines"]] == pytest.approx([107.3, 68.6])
+    assert (info["gap_p50_us"], info["steps_per_s"], info["tokens_per_s"]) == (None, None, None)
+    assert info["problem"].endswith("choose one with --thread 101 or --thread 102")
+    assert [len(one["table"]) for one in tokens["engines"]] == [40, 80]
+    for command, label in (("info", "gap p50"), ("gaps", "gap p50"), ("syncs", "syncs a step"), ("tokens", "contains")):
+        lines = run(command, two).stdout.splitlines()
+        assert any("process 100 thread 101" in line and "process 100 thread 102" in line for line in lines), command
+        row = next(line for line in lines if line.strip().startswith(label))
+        assert command not in {"info", "gaps"} or ("107.3 µs" in row and "68.6 µs" in row)
+
+
+def test_the_tables_hold_the_rows_of_all(two: Path, tmp_path: Path) -> None:
+    gaps, syncs = tmp_path / "gaps.csv", tmp_path / "syncs.csv"
+    assert run("gaps", two, "--table", gaps).exit_code == run("syncs", two, "--table", syncs).exit_code == 0
+    head, *lines = gaps.read_text().splitlines()
+    assert head.startswith("process,thread,step,device")
+    assert len(lines) == 39 + 79
+    assert len(syncs.read_text().splitlines()) == 1 + 1 + 2
+
+
+@pytest.mark.parametrize("command", [
+    ("path",), ("advise",), ("whatif", "--without-syncs"), ("check", "--write-budget", "budget.toml"),
+    ("gaps", "--bubbles"), ("gaps", "--untraced-tokens-per-s", "1414"), ("syncs", "--call-sites"),
+])  # fmt: skip
+def test_what_cannot_stand_side_by_side_asks_for_one(
+    command: tuple[str, ...], two: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    name, *options = command
+    refused = run(name, two, *options)
+    assert (refused.exit_code, refused.stdout, refused.stderr.count("\n")) == (2, "", 1)
+    assert "choose one with --thread 101 or --thread 102" in refused.stderr
+    rate = [] if "--untraced-tokens-per-s" in options else ["--untraced-tokens-per-s", "1414"]
+    with_rate = rate if name in {"advise", "whatif"} else []
+    assert run(name, two, *options, *with_rate, "--thread", "101").exit_code == 0
+
+
+def test_comparisons_ask_for_one(two: Path) -> None:
+    assert "choose one with --thread 101" in run("compare", two, two).stderr
+    assert run("compare", two, two, "--thread", "101").exit_code == 0
+    trace = recorded(ONE, OTHER)
+    with pytest.raises(TraceError, match="choose one with"):
+        compare(trace, trace)
+    assert compare(analyse(trace, thread=101), analyse(trace, thread="loop-101")).busy_us is not None
+
+
+@pytest.mark.parametrize(("option", "value", "there"), [
+    ("--process", "7", "100 (serve-100)"), ("--thread", "watcher", "101 (loop-101), 102 (loop-102)"),
+    ("--device", "3", "0"),
+])  # fmt: skip
+@pytest.mark.parametrize("command", ["info", "tokens", "syncs", "gaps", "streams", "path", "advise"])
+def test_what_is_not_there_is_refused_with_what_is(
+    command: str, option: str, value: str, there: str, two: Path
+) -> None:
+    refused = run(command, two, option, value)
+    assert (refused.exit_code, refused.stdout, refused.stderr.count("\n")) == (2, "", 1)
+    assert refused.stderr.rstrip().endswith(f" {there}")
+
+
+def test_names_choose_as_numbers_do() -> None:
+    trace = recorded(ONE, OTHER._replace(process=200, thread=201))
+    assert analyse(trace).steps.owners == (Owner(100, 101, 0), Owner(200, 201, 0))
+    for choice in ({"process": 200}, {"process": "serve-200"}, {"process": "200"}, {"thread": "loop-201"},
+                   {"process": "SERVE-2"}, {"process": "serve", "thread": 201}):  # fmt: skip
+        found = analyse(trace, **choice)
+        assert (found.steps.owners, found.gaps.gap_us["p50"]) == ((), 68.6), choice
+    assert len(analyse(trace, process="serve").engines) == 2
+    with pytest.raises(
+        UsageError, match=r"--thread 101: no steps of such a thread; there are steps of 201 \(loop-201\)"
+    ):
+        analyse(trace, process=200, thread=101).steps  # noqa: B018
+
+
+def test_a_thread_that_takes_turns_on_two_devices_runs_two_engines() -> None:
+    script = Script()
+    for step in range(20):
+        for device, at in ((0, step * 10_000), (1, step * 10_000 + 4000)):
+            script.range("token", at, at + 10)
+            script.launch((at, at + 10), (at + 100, at + 1100 + device * 500), device=device)
+    found = analyse(script.trace)
+    assert found.steps.owners == (Owner(100, 101, 0), Owner(100, 101, 1))
+    assert [(len(one.steps), one.gaps.gap_us["p50"]) for one in found.engines] == [(20, 9.0), (20, 8.5)]
+    assert found.summary.problem.endswith("choose one with --device 0 or --device 1")
+
+
+def test_devices_that_compute_together_are_of_one_engine() -> None:
+    script = Script()
+    for step in range(20):
+        at = step * 10_000
+        script.range("token", at, at + 100)
+        for device in (0, 1):
+            script.launch((at + device, at + device + 1), (at + 100, at + 1100 + device * 500), device=device)
+    trace = script.trace
+    assert analyse(trace).steps.owners == ()
+    both, *each = (analyse(trace, device=device).gaps.table for device in (None, 0, 1))
+    assert [len(both), *map(len, each)] == [38, 19, 19]
+    assert both.equals(type(both)(sorted_rows(each[0], each[1])).astype(both.dtypes))
+
+
+def sorted_rows(*tables: Any) -> Any:
+    import pandas as pd
+
+    return pd.concat(tables, ignore_index=True)
+
+
+@pytest.mark.parametrize("loops", [
+    [Loop(100, 900), Loop(100, 900, process=200, thread=201, device=1)],
+    [Loop(100, 900), Loop(200, 800, thread=102, device=1)],
+])  # fmt: skip
+def test_hosts_of_one_rate_on_their_own_devices_may_be_ranks(loops: list[Loop]) -> None:
+    found = analyse(recorded(*loops))
+    assert (found.steps.owners, found.engines) == ((), ())
+    assert len(facts_ranks(found)) == 2
+    chosen = analyse(found.trace, device=1)
+    assert [len(chosen.steps), chosen.gaps.gap_us["p50"]] == [40, loops[1].gap / 1e3]
+
+
+def facts_ranks(found: Any) -> list[dict[str, Any]]:
+    from tracer.reporting.console import rank_facts
+
+    return list(json.loads(json.dumps(rank_facts(found)))["ranks"])
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_engines_have_all_steps_and_gaps_and_each_once(seed: int) -> None:
+    random = Random(seed)
+    hosts = random.sample([(100, 101), (100, 102), (200, 101), (200, 202)], random.randint(1, 4))
+    trace = recorded(*(
+        Loop(random.randint(20_000, 90_000), random.randint(30_000, 90_000), random.randint(3, 8), process, thread,
+             random.choice([0, 1]))
+        for process, thread in hosts
+    ))  # fmt: skip
+    found = analyse(trace)
+    each = [{"process": one.process, "thread": one.thread, "device": one.device} for one in found.steps.owners] or [{}]
+    assert sorted(step for choice in each for step in steps_of(trace, **choice)) == steps_of(trace)
+    assert sorted(gap for choice in each for gap in gaps_of(trace, **choice)) == gaps_of(trace)
+    assert all(one.steps.owners == () for one in found.engines)
