@@ -50,6 +50,18 @@ def test_fields_lie_where_the_header_has_them():
         assert (fields, at) == (activity.FIELDS[getattr(activity, kind)], SIZES[getattr(activity, kind)]), kind
 
 
+def test_a_newer_version_states_sizes_which_never_shrink():
+    newest = activity.sizes(130500)
+    assert activity.of_version(130500) == []
+    assert activity.sizes(130600, {**newest, activity.KERNEL: 264}.get)[activity.KERNEL] == 264
+    assert activity.sizes(130600, {activity.KERNEL: 256}.get) == newest | {activity.KERNEL: 256}
+    for version, stated in (
+        (130600, {}), (140000, newest), (17, newest), *((130600, {activity.KERNEL: size}) for size in (240, 260, 8192)),
+    ):  # fmt: skip
+        with pytest.raises(RecordError, match="not supported"):
+            activity.sizes(version, stated.get)
+
+
 def test_sizes_and_names_of_the_versions():
     assert activity.sizes(28)[activity.KERNEL] == 208
     assert activity.sizes(130301)[activity.KERNEL] == 232

@@ -55,6 +55,18 @@ def test_the_node_level_has_every_kernel_and_call(traced, tmp_path):
     assert trace.notes == []
 
 
+def test_records_of_a_newer_version_are_as_long_as_it_states(traced, tmp_path, monkeypatch):
+    monkeypatch.setenv("FAKE_VERSION", "130701")
+    record(tmp_path / "out", "--", traced, "", TOKENS, code=2, says="CUPTI API version 130701 is not supported")
+    monkeypatch.setenv("FAKE_GROWN", "64")
+    trace = record(tmp_path / "new", "--", traced, "", TOKENS)
+    assert Counter(trace["kernels"]["short_name"].astype(str)) == dict.fromkeys([*GRAPH, "sample"], TOKENS)
+    assert (len(trace["memcpys"]), len(trace["syncs"]), len(trace["api"])) == (TOKENS, 2 * TOKENS, 5 * TOKENS)
+    assert trace.metadata["source"] == "cupti 13.7.1"
+    (note,) = trace.notes
+    assert note.startswith("CUPTI 13.7.1 is newer than 13.5.0, the last whose records are known")
+
+
 def test_the_graph_level_has_a_row_for_each_graph_and_skipped_calls_are_a_choice(traced, tmp_path, monkeypatch):
     monkeypatch.setattr(cupti_run, "SKIPPED", "cuCtxGetCurrent")
     trace = record(tmp_path / "out", "--", traced, "", TOKENS, level="graph")

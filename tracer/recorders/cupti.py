@@ -66,7 +66,7 @@ class _Process:
     def __init__(self) -> None:
         self.driver = Driver()
         self.cupti = Cupti(cupti_library.find())
-        self.sizes = activity.sizes(self.cupti.version)
+        self.sizes = activity.sizes(self.cupti.version, self.cupti.record_bytes)
         self.buffers = Buffers(_LIMIT)
         self.attached = False
         self.recorder: CuptiRecorder | None = None
@@ -250,6 +250,7 @@ class CuptiRecorder:
         sources = Sources(self._origin, os.getpid(), c_string, CallNames(cupti.library), program, threads)
         trace = build(parse(self._filled, self._process.sizes), sources, self._ranges, self._last, self._dropped)
         trace.metadata |= activity.recorded(cupti.version, self.graph_trace, self.kinds)
+        trace.notes += activity.of_version(cupti.version)
         add_pauses(trace, self._pauses)
         self._trace = with_chains(trace, self.stacks)
         return trace

@@ -67,6 +67,13 @@ class Cupti:
         self._check("cuptiGetVersion", ctypes.byref(version))
         self.version = version.value
 
+    def record_bytes(self, kind: int) -> int | None:
+        """The size of a record of that kind of activity; None if the library (before 13.2) does not tell."""
+        size, tell = ctypes.c_size_t(), getattr(self.library, "cuptiActivityGetStructSize", None)
+        if tell is None or tell(ctypes.c_int(kind), ctypes.c_uint32(0), ctypes.byref(size)):
+            return None
+        return size.value
+
     def enable(self, kind: int) -> None:
         """Start collecting a kind of activity."""
         self._check("cuptiActivityEnable", ctypes.c_int(kind))

@@ -73,6 +73,8 @@ _SIZES: Final = {of["kind"]: {int(since): size for since, size in of["bytes"].it
 
 OLDEST: Final = 18
 NEWEST: Final = 130599
+_MAJOR: Final = 10_000
+_MOST_BYTES: Final = 4096  # of a record
 
 _MEMORY_WORDS: Final = (
     "unknown", "pageable", "pinned", "device", "array", "managed", "device static", "managed static",
@@ -101,15 +103,38 @@ STAND_IN: Final = "intertoken.default"
 """The name of the default domain while recording."""
 
 
-def sizes(version: int) -> dict[int, int]:
+def sizes(version: int, stated: Callable[[int], int | None] = lambda _kind: None) -> dict[int, int]:
     """Record kind -> bytes, for a CUPTI API version as returned by `cuptiGetVersion`.
+
+    Args:
+        stated: record kind -> its bytes as the library states them, None if it does not. Used for a version newer than
+            those whose layout is known, if it has the same major number.
 
     Raises:
         RecordError: the layout of this version's records is unknown.
     """
-    if not OLDEST <= version <= NEWEST:
+    known = {
+        kind: bytes_at[max((since for since in bytes_at if since <= version), default=min(bytes_at))]
+        for kind, bytes_at in _SIZES.items()
+    }
+    if OLDEST <= version <= NEWEST:
+        return known
+    told = {kind: size for kind in known if (size := stated(kind)) is not None}
+    grown = all(known[kind] <= size <= _MOST_BYTES and size % _ALIGNMENT == 0 for kind, size in told.items())
+    if version // _MAJOR != NEWEST // _MAJOR or not told or not grown:
         raise RecordError(f"CUPTI API version {version} is not supported; use the libcupti of CUDA 12.0 to 13.5")
-    return {kind: bytes_at[max(since for since in bytes_at if since <= version)] for kind, bytes_at in _SIZES.items()}
+    return known | told
+
+
+def of_version(version: int) -> list[str]:
+    """A note on a version of CUPTI that is newer than those whose layout is known."""
+    if version <= NEWEST:
+        return []
+    last = version_name(NEWEST // 100 * 100)
+    return [
+        f"CUPTI {version_name(version)} is newer than {last}, the last whose records are known: their sizes are as it "
+        "states them, and the fields are taken to lie where they did"
+    ]
 
 
 def version_name(version: int) -> str:

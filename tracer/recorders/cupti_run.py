@@ -48,7 +48,7 @@ _BYTES: Final = "INTERTOKEN_LIGHT_BYTES"
 _LIMIT: Final = 4 << 30
 
 _HEAD: Final = struct.Struct("<IIQ")
-_VERSION, _RECORDS, _TEXT, _CALL, _FAILED = range(1, 6)  # CuptiBlock in native/cupti.h
+_VERSION, _RECORDS, _TEXT, _CALL, _FAILED, _SIZE = range(1, 7)  # CuptiBlock in native/cupti.h
 _TIMES: Final = ("start", "end")
 _NO_RANGES: Final = pd.DataFrame({"thread": np.empty(0, np.int64)})
 
@@ -81,13 +81,13 @@ def record(command: Sequence[str], graph_trace: str, rings: Path, window: Window
 
 
 def settings(graph_trace: str, libcupti: str) -> str:
-    """The library's configuration: the libcupti to load if the program has none, the kinds of activity in the order
-    in which to enable them, and the calls to skip."""
+    """The library's configuration: the libcupti to load if the program has none, the newest version whose records have
+    known sizes, the kinds of activity in the order in which to enable them, and the calls to skip."""
     kinds = [kind for name in KINDS for kind in activity.KINDS[name]]
     if graph_trace == "graph":
         kinds.insert(0, activity.GRAPH_TRACE)
-    lines = [f"library {libcupti}", *(f"kind {kind}" for kind in kinds), *(f"skip {name}" for name in SKIPPED.split())]
-    return "\n".join([*lines, ""])
+    lines = [f"library {libcupti}", f"known {activity.NEWEST}", *(f"kind {kind}" for kind in kinds)]
+    return "\n".join([*lines, *(f"skip {name}" for name in SKIPPED.split()), ""])
 
 
 def environment(ours: Path, rings: Path, base: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -136,6 +136,7 @@ class Activities:
 
     Attributes:
         version: of CUPTI's interface, as `cuptiGetVersion` returns it; 0 if libcupti was not loaded.
+        sizes: kind of activity -> bytes of its records, as far as the library states them.
         buffers: the filled buffers.
         texts: address in the process -> text.
         calls: (callback domain, callback id) -> name of the API call.
@@ -144,6 +145,7 @@ class Activities:
     """
 
     version: int = 0
+    sizes: dict[int, int] = field(default_factory=dict)
     buffers: list[bytes] = field(default_factory=list)
     texts: dict[int, str] = field(default_factory=dict)
     calls: dict[tuple[int, int], str] = field(default_factory=dict)
@@ -167,7 +169,7 @@ def read_activities(ring: Path) -> Activities:
     found, at = Activities(), 0
     while at + _HEAD.size <= len(content):
         kind, size, about = _HEAD.unpack_from(content, at)
-        if not _VERSION <= kind <= _FAILED:
+        if not _VERSION <= kind <= _SIZE:
             raise FormatError(f"{path}: damaged: a block of unknown kind {kind} at byte {at}")
         if at + _HEAD.size + size > len(content):
             break
@@ -181,6 +183,8 @@ def read_activities(ring: Path) -> Activities:
 def _take(activities: Activities, kind: int, about: int, block: bytes) -> None:
     if kind == _VERSION:
         activities.version = about
+    elif kind == _SIZE:
+        activities.sizes[about >> 32] = about & 0xFFFFFFFF
     elif kind == _RECORDS:
         activities.buffers.append(block)
     elif kind == _TEXT:
@@ -220,7 +224,7 @@ def cupti_trace(rings: Sequence[Ring], graph_trace: str, kinds: Sequence[str], f
         return None
     trace = _joined(parts, pd.concat(gpus, ignore_index=True), origin)
     trace.metadata |= activity.recorded(versions[0], graph_trace, kinds)
-    trace.notes += failures
+    trace.notes += [*activity.of_version(max(versions)), *failures]
     return trace
 
 
@@ -235,7 +239,8 @@ def _of_process(ring: Ring, activities: Activities, origin: int, earlier: int) -
         shift = ring.start_utc_ns - ring.start_ns - origin
         ranges = ranges.assign(**{name: ranges[name] + shift for name in _TIMES})
     dropped = ring.counters.get("cupti_dropped", 0)
-    parsed = parse(activities.buffers, activity.sizes(activities.version)) if activities.version else Parsed()
+    version = activities.version
+    parsed = parse(activities.buffers, activity.sizes(version, activities.sizes.get)) if version else Parsed()
     trace = build(parsed, sources, OwnRanges(), 0, dropped, ranges if len(ranges) else _NO_RANGES)
     for frame in _correlated(trace):
         frame["correlation"] += earlier

@@ -2,7 +2,8 @@
  *
  * Only what our recorders call, and a few calls for programs: a kernel by its name, a graph of three kernels, a copy and
  * a sync. Sizes and offsets are those of tracer/recorders/cupti_records.py. FAKE_* in the environment makes things fail:
- * FAKE_REFUSES, a kind of activity; FAKE_VERSION is another version of CUPTI; FAKE_HUNG never returns from a flush.
+ * FAKE_REFUSES, a kind of activity; FAKE_VERSION is another version of CUPTI; FAKE_GROWN, by how many bytes its records
+ * are longer; FAKE_HUNG never returns from a flush.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -52,8 +53,10 @@ static void give_back(void) {
     pthread_cond_broadcast(&emptied);
 }
 
+static size_t bytes_of(uint32_t kind) { return sizes[kind] + (getenv("FAKE_GROWN") ? atoi(getenv("FAKE_GROWN")) : 0); }
+
 static uint8_t *record(uint32_t kind) {
-    size_t most, bytes = sizes[kind];
+    size_t most, bytes = bytes_of(kind);
     if (!enabled[kind] || !request) return 0;
     if (buffer && valid + bytes > size) give_back();
     if (!buffer) request(&buffer, &size, &most);
@@ -180,6 +183,9 @@ int cuProfilerStop(void) {
 int cuptiGetVersion(uint32_t *version) {
     return *version = getenv("FAKE_VERSION") ? atoi(getenv("FAKE_VERSION")) : 130001, 0;
 }
+int cuptiActivityGetStructSize(int kind, uint32_t version, size_t *bytes) {
+    return *bytes = bytes_of(kind), !sizes[kind] || !getenv("FAKE_GROWN");
+}
 int cuptiActivityEnable(int kind) {
     if (getenv("FAKE_REFUSES") && kind == atoi(getenv("FAKE_REFUSES"))) return 35;
     return enabled[kind] = 1, 0;
@@ -213,7 +219,7 @@ void fakeEmptied(void) {
 }
 
 int cuptiActivityGetNextRecord(uint8_t *buffer, size_t valid, void **record) {
-    uint8_t *next = *record ? (uint8_t *)*record + sizes[*(uint32_t *)*record] : buffer;
+    uint8_t *next = *record ? (uint8_t *)*record + bytes_of(*(uint32_t *)*record) : buffer;
     if (next >= buffer + valid) return 14;
     return *record = next, 0;
 }

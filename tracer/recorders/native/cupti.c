@@ -22,7 +22,8 @@ enum { FLUSH_NS = 500000000, END_S = 5, FLUSH_COMPLETED = 0, FLUSH_ALL = 1 };
 enum { SYSTEM_THREAD_IDS = 1, CLEARED_BUFFERS = 5, BUFFER_PER_THREAD = 9 /* CUpti_ActivityAttribute; since 12.3 */ };
 
 Cupti cupti;
-/* Lines: "library PATH", "kind NUMBER" in order, "skip NAME", and "wrap DRIVER" to record both ways. */
+/* Lines: "library PATH", "known VERSION" (the last whose records have known sizes), "kind NUMBER" in order, "skip NAME",
+ * and "wrap DRIVER" to record both ways. */
 static char settings[SETTINGS_BYTES];
 static _Atomic pid_t started_in;      /* 0: not started */
 static sem_t ending;
@@ -156,6 +157,7 @@ static void start(void) {
     if (at) snprintf(path, sizeof path, "%.*s", (int)strcspn(at, "\n"), at);
     if (!load(at ? path : NULL) || failed("cuptiGetVersion", -1, cupti.GetVersion(&version))) return;
     cupti_write(CUPTI_VERSION, version, "");
+    int is_new = (at = next(settings, "known")) && version > strtoul(at, NULL, 10);
     cupti_buffers_start();
     uint8_t yes = 1;
     size_t size = sizeof yes;
@@ -166,6 +168,9 @@ static void start(void) {
         return;
     for (at = settings; (at = next(at, "kind"));) {
         long kind = strtol(at, NULL, 10);
+        size_t bytes = 0;
+        if (is_new && cupti.ActivityGetStructSize && !cupti.ActivityGetStructSize((int)kind, 0, &bytes))
+            cupti_write(CUPTI_SIZE, (uint64_t)kind << 32 | bytes, "");
         failed("cuptiActivityEnable", kind, cupti.ActivityEnable((int)kind));
     }
     skip_calls(CUPTI_DRIVER_CALLS, cupti.ActivityEnableDriverApi);

@@ -4,7 +4,7 @@
  * before the program's first CUDA call, as graph-level tracing needs. Beside the ring of the process, which then holds
  * only its NVTX ranges, there is a file of blocks, `RING.cupti`; `tracer/recorders/cupti_run.py` reads it.
  *
- * Source of types and numbers: cupti_activity.h, cupti_callbacks.h and cupti_result.h of CUDA 12.0 to 13.0.
+ * Source of types and numbers: cupti_activity.h, cupti_callbacks.h and cupti_result.h of CUDA 12.0 to 13.5.
  */
 #ifndef INTERTOKEN_CUPTI_H
 #define INTERTOKEN_CUPTI_H
@@ -28,6 +28,7 @@ typedef void (*CuptiComplete)(void *context, uint32_t stream, uint8_t *buffer, s
     X(ActivityGetNumDroppedRecords, (void *, uint32_t, size_t *))                                                     \
     X(ActivityFlushAll, (uint32_t))
 #define CUPTI_NEWER(X)                                                                                                \
+    X(ActivityGetStructSize, (int, uint32_t, size_t *))                                                               \
     X(ActivityEnableDriverApi, (uint32_t, uint8_t))                                                                   \
     X(ActivityEnableRuntimeApi, (uint32_t, uint8_t))
 
@@ -43,8 +44,8 @@ enum { CUPTI_DRIVER_CALLS = 1, CUPTI_RUNTIME_CALLS = 2 }; /* CUpti_CallbackDomai
 
 /* A block of the file: this head, then `bytes` bytes. `about` is the version of CUPTI's interface; of records, the turn
  * of recording in which their buffer was handed out; the address of a text; domain << 32 | id of a call, whose name
- * follows; the result of a function that failed, described by the text. */
-enum CuptiBlock { CUPTI_VERSION = 1, CUPTI_RECORDS, CUPTI_TEXT, CUPTI_CALL, CUPTI_FAILED };
+ * follows; the result of a function that failed, described by the text; kind << 32 | size of the records of a kind. */
+enum CuptiBlock { CUPTI_VERSION = 1, CUPTI_RECORDS, CUPTI_TEXT, CUPTI_CALL, CUPTI_FAILED, CUPTI_SIZE };
 typedef struct {
     uint32_t kind, bytes;
     uint64_t about;
