@@ -262,8 +262,11 @@ def _base(store: RunStore, run: Run) -> Base:
 
 def _run(run: Run, name: str, trace: Trace) -> Run:
     """A predicted trace as a run for the timeline; without steps if none are found in it."""
-    found, recording = Recording(trace, name, within=run.within), LazyTrace(run.path or Path(), trace)
-    return run_of(found, recording, key=run.key, predicted=True)
+    found, recording = (
+        Recording(trace, name, within=run.within, bounds=run.bounds),
+        LazyTrace(run.path or Path(), trace),
+    )
+    return run_of(found, recording, key=run.key, owner=run.owner, predicted=True)
 
 
 _LANE: Final = "compare"

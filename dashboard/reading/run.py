@@ -26,6 +26,7 @@ from dashboard.timeline.pyramid import Level, Pyramid
 from dashboard.timeline.rows import Row, rows_of, shown_functions, without_functions
 from dashboard.view import Rate, text_of
 from tracer import formats
+from tracer.analysis.bounds import Bounds, Owner
 from tracer.analysis.causes import Split
 from tracer.analysis.gaps import GapReport, Gaps
 from tracer.analysis.idle import IdleReport, KindsOfHoles, Pieces, StepIdle
@@ -96,7 +97,8 @@ class _Recorded(cached_property[Found]):
 
 @dataclass(eq=False)
 class Run:
-    """One run: a recording, or the part of one inside an NVTX range. Analyses are made when first used.
+    """One run: a recording, or the part of one inside an NVTX range or of one engine. Analyses are made when first
+    used.
 
     Attributes:
         key: its unique name in the store, used in links.
@@ -106,6 +108,7 @@ class Run:
         graph_file: the graph that was run, None if the run directory has none.
         path: the path of the recording, readable or not; None before it was examined.
         within: the NVTX range of the run, None for the whole recording.
+        owner: the engine of the run, None for a recording of one.
         functions: the Python functions that the timeline shows, see `timeline.functions`; None for none.
         given_rate: the engine's own steps per second that a user gave; None for the rate in run.json.
         without_rate: the run without the rate; None if none was given.
@@ -119,6 +122,7 @@ class Run:
     graph_file: Path | None = None
     path: Path | None = None
     within: str | None = None
+    owner: Owner | None = None
     functions: pd.DataFrame | None = field(default=None, repr=False)
     predicted: bool = False
     given_rate: float | None = None
@@ -145,6 +149,16 @@ class Run:
         run.summary = rated(self.summary, gaps)
         run.__dict__["gaps"] = gaps
         return run
+
+    @property
+    def part(self) -> str | None:
+        """Which part of its recording it is, None for all."""
+        return self.within if self.owner is None else str(self.owner)
+
+    @property
+    def bounds(self) -> Bounds:
+        """What finds its steps in its recording."""
+        return ALL_STEPS if self.owner is None else ALL_STEPS.of(self.owner)
 
     @property
     def rate(self) -> float | None:
@@ -348,14 +362,14 @@ class Run:
 
 def run_of(
     analysed: Recording, recording: LazyTrace, *, key: str, functions: pd.DataFrame | None = None,
-    graph_file: Path | None = None, predicted: bool = False,
+    graph_file: Path | None = None, owner: Owner | None = None, predicted: bool = False,
 ) -> Run:  # fmt: skip
     """An analysed recording as a run of the page."""
     summary = analysed.summary
     steps = analysed.steps if summary.steps is not None else None
     shown = None if steps is None or functions is None else shown_functions(functions, steps.table)
     run = Run(
-        key, analysed.name, summary, recording, steps, graph_file, recording.path, analysed.within, shown,
+        key, analysed.name, summary, recording, steps, graph_file, recording.path, analysed.within, owner, shown,
         predicted=predicted,
     )  # fmt: skip
     if steps is not None:
@@ -449,8 +463,8 @@ PYTHON: Final = "python_functions"
 _MOST_RANGES: Final = 20
 _SUFFIXES: Final = frozenset({".sqlite", ".json", ".nsys-rep"})
 _KEPT: Final = (
-    Summary, FetchLag, Interval, Steps, StepRows, Spoilt, Others, Regime, Names, StepSpans, GapReport, Gaps, Split,
-    IdleReport, StepIdle, KindsOfHoles, Pieces, WaitedThread, Tokens, Row, HoleRow, Level,
+    Summary, FetchLag, Interval, Steps, Owner, StepRows, Spoilt, Others, Regime, Names, StepSpans, GapReport, Gaps,
+    Split, IdleReport, StepIdle, KindsOfHoles, Pieces, WaitedThread, Tokens, Row, HoleRow, Level,
 )  # fmt: skip
 _MADE: Final = ("gaps", "tokens", "waits", "event_pairs", "phases_beside", "node_kernels_note")
 
@@ -575,18 +589,26 @@ def _analysed(path: Path, caches: Sequence[Cache] = ()) -> list[Run]:
         trace, functions = _trace(path, caches)
     except TraceError as problem:
         return [Run(name, name, Summary(name, problem=str(problem)), path=path)]
+    recording, graph, steps = LazyTrace(path, trace), _graph_file(path), _steps(trace)
+
+    def run(part: str | None, within: str | None, steps: Steps | None, owner: Owner | None = None) -> Run:
+        called = name if part is None else f"{name} · {part}"
+        found = recording_of(trace, called, within, steps=steps)
+        key = name if part is None else f"{name}~{part}"
+        return run_of(found, recording, key=key, functions=functions, graph_file=graph, owner=owner)
+
+    owners = () if steps is None else steps.owners
+    engines = [run(str(owner), None, _steps(trace, ALL_STEPS.of(owner)), owner) for owner in owners]
+    texts = [] if engines or steps is None else _parts(trace, steps)
+    return engines or [run(text, text, None) for text in texts] or [run(None, None, steps)]
+
+
+def _steps(trace: Trace, bounds: Bounds = ALL_STEPS) -> Steps | None:
+    """The steps in these bounds, None if none are found."""
     try:
-        steps = choose_steps(trace, None, ALL_STEPS)
+        return choose_steps(trace, None, bounds)
     except TraceError:
-        steps = None
-    recording, graph = LazyTrace(path, trace), _graph_file(path)
-
-    def run(key: str, name: str, within: str | None, steps: Steps | None) -> Run:
-        found = recording_of(trace, name, within, steps=steps)
-        return run_of(found, recording, key=key, functions=functions, graph_file=graph)
-
-    texts = [] if steps is None else _parts(trace, steps)
-    return [run(f"{name}~{text}", f"{name} · {text}", text, None) for text in texts] or [run(name, name, None, steps)]
+        return None
 
 
 def _trace(path: Path, caches: Sequence[Cache]) -> tuple[Trace, pd.DataFrame]:
@@ -606,7 +628,7 @@ def recording_of(trace: Trace, name: str, within: str | None, *, steps: Steps | 
 
 def _kept(run: Run) -> dict[str, Any]:
     """The parts of a run that the cache stores."""
-    own = {name: getattr(run, name) for name in ("key", "name", "within", "summary", "steps")}
+    own = {name: getattr(run, name) for name in ("key", "name", "within", "owner", "summary", "steps")}
     made = {name: getattr(run, name) for name in _MADE}
     rows, holes = ([(row, list(row.pyramid.levels)) for row in of] for of in (run.rows, run.holes))
     return own | {"made": made, "rows": rows, "holes": holes}
@@ -616,7 +638,10 @@ def _from_cache(cache: Cache, path: Path, read: Callable[[Path], Trace] | None =
     recording, graph = LazyTrace(path, read=read), _graph_file(path)
 
     def restored(kept: dict[str, Any]) -> Run:
-        run = Run(kept["key"], kept["name"], kept["summary"], recording, kept["steps"], graph, path, kept["within"])
+        run = Run(
+            kept["key"], kept["name"], kept["summary"], recording, kept["steps"], graph, path, kept["within"],
+            kept["owner"],
+        )  # fmt: skip
         for row, levels in (*kept["rows"], *kept["holes"]):
             row.__dict__["pyramid"] = Pyramid(row.start, row.end, tuple(levels))
         run.__dict__.update(kept["made"], **{name: [row for row, _ in kept[name]] for name in ("rows", "holes")})

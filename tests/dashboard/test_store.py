@@ -25,6 +25,7 @@ from dashboard.app import Watch, create_app
 from dashboard.pages import runs as of_page
 from dashboard.pages.overview import progress_text
 from dashboard.pages.overview.table import COLUMNS, row
+from dashboard.reading import answers
 from dashboard.reading import run as reading
 from dashboard.reading.readers import Limits, Readers
 from dashboard.reading.run import read_runs
@@ -37,9 +38,11 @@ from dashboard.view import View
 from tests.dashboard.planted import plant
 from tests.dashboard.traces import GAP, KERNELS, PERIOD, decode
 from tests.recordings import SAMPLES
+from tests.tracer.handmade import Loop, loops
 from tracer import Trace, formats, progress
 from tracer.errors import TraceError
 from tracer.stored import Cache
+from tracer.whatif.edits import ScaleHost
 
 
 class Gate:
@@ -523,3 +526,22 @@ def test_threads_share_two_arenas_so_that_what_they_free_is_not_spread_over_many
     given, left = (subprocess.check_output([sys.executable, ARENAS, how], env=environment).count(b"<heap nr=")
                    for how in ("given", "left"))  # fmt: skip
     assert given <= 2 < left
+
+
+def test_a_recording_of_several_engines_is_listed_by_them(tmp_path):
+    """Each is a run in every list of runs, in links, and after the recording is read from the cache."""
+    formats.write(loops(Loop(107_300, 600_000), Loop(68_600, 240_000, 80, thread=102)), tmp_path / "two")
+    cache = Cache(tmp_path / "kept")
+    for _ in range(2):
+        store = RunStore([tmp_path / "two"], cache=cache)
+        found = [(run.key, run.summary.steps, run.summary.gap_p50_us, run.gaps.gap_us["p50"]) for run in store.runs()]
+        assert found == [
+            ("two~process 100 thread 101 device 0", 40, 107.3, 107.3),
+            ("two~process 100 thread 102 device 0", 80, 68.6, 68.6),
+        ]
+    one, other = store.runs()
+    assert (one.part, other.bounds.thread) == ("process 100 thread 101 device 0", "102")
+    linked = View.parse(View(runs=(other.key,)).query())
+    assert [run.key for run in store.chosen(linked.runs)] == [other.key]
+    predicted = answers.what_if(store, other, "half", lambda: [ScaleHost(0.5)]).result(60).runs[-1]
+    assert len(predicted.steps) == 80

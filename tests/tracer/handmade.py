@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -150,3 +150,39 @@ def decode_loop(letters: str, tokens: int, period: int = 1000, launch: str = "cu
             else:
                 script.call({"e": "cudaEventRecord_v3020", "w": "cudaStreamWaitEvent_v3020"}[letter], *span)
     return script
+
+
+class Loop(NamedTuple):
+    """A loop of steps of one kernel each: its gap and the length of its kernel, ns, and where it runs."""
+
+    gap: int
+    work: int
+    steps: int = 40
+    process: int = PROCESS
+    thread: int = THREAD
+    device: int = 0
+    syncs: int = 1
+
+
+def loops(*every: Loop, launch: int = 10_000) -> Trace:
+    """Loops that run at the same time, each on a stream of its own, with so many ns from a launch to its kernel."""
+    script = Script()
+    for number, loop in enumerate(every):
+        place = {"process": loop.process, "thread": loop.thread}
+        for step in range(loop.steps):
+            start = launch + number * 1000 + step * (loop.gap + loop.work)
+            script.range("token", start - launch, start - launch + 1, **place)
+            script.launch(
+                (start - launch, start - launch // 2), (start, start + loop.work), stream=7 + number,
+                device=loop.device, api="cudaGraphLaunch_v10000", **place,
+            )  # fmt: skip
+            for at in range(loop.syncs):
+                script.call("cudaStreamSynchronize_v3020", start + at * 500, start + at * 500 + 400, **place)
+    hosts = dict.fromkeys((loop.process, loop.thread) for loop in every)
+    script.rows["processes"] = [
+        {"process": each, "name": f"serve-{each}"} for each in dict.fromkeys(process for process, _ in hosts)
+    ]
+    script.rows["threads"] = [
+        {"process": process, "thread": thread, "name": f"loop-{thread}"} for process, thread in hosts
+    ]
+    return script.trace

@@ -5,52 +5,17 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
-from tests.tracer.handmade import PROCESS, THREAD, Script
+from tests.tracer.handmade import Loop, Script, loops
 from tests.tracer.truths import facts_of, run
 from tracer import Trace, analyse, compare, formats
 from tracer.analysis.bounds import Owner
 from tracer.errors import TraceError, UsageError
 
-LAUNCH = 10_000  # ns before the kernel
-
-
-class Loop(NamedTuple):
-    """A loop of steps of one kernel each: its gap and its kernel's length, ns, and where it runs."""
-
-    gap: int
-    work: int
-    steps: int = 40
-    process: int = PROCESS
-    thread: int = THREAD
-    device: int = 0
-    syncs: int = 1
-
-
 ONE, OTHER = Loop(107_300, 600_000), Loop(68_600, 240_000, 80, thread=102, syncs=2)
-
-
-def recorded(*loops: Loop) -> Trace:
-    """The loops at the same time, each with a stream of its own."""
-    script = Script()
-    for number, loop in enumerate(loops):
-        place = {"process": loop.process, "thread": loop.thread}
-        for step in range(loop.steps):
-            start = LAUNCH + number * 1000 + step * (loop.gap + loop.work)
-            script.range("token", start - LAUNCH, start - LAUNCH + 1, **place)
-            script.launch((start - LAUNCH, start - LAUNCH + 5000), (start, start + loop.work), stream=7 + number,
-                          device=loop.device, api="cudaGraphLaunch_v10000", **place)  # fmt: skip
-            for at in range(loop.syncs):
-                script.call("cudaStreamSynchronize_v3020", start + at * 500, start + at * 500 + 400, **place)
-    script.rows["processes"] = [{"process": each, "name": f"serve-{each}"} for each in {loop.process for loop in loops}]
-    script.rows["threads"] = [
-        {"process": process, "thread": thread, "name": f"loop-{thread}"}
-        for process, thread in {(loop.process, loop.thread) for loop in loops}
-    ]
-    return script.trace
 
 
 def gaps_of(trace: Trace, **choice: Any) -> list[tuple[int, ...]]:
@@ -67,7 +32,7 @@ def steps_of(trace: Trace, **choice: Any) -> list[tuple[int, ...]]:
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two loops in two threads of a process, on one device."""
-    formats.write(recorded(ONE, OTHER), path := tmp_path_factory.mktemp("engines") / "two")
+    formats.write(loops(ONE, OTHER), path := tmp_path_factory.mktemp("engines") / "two")
     return path
 
 
@@ -132,7 +97,7 @@ def test_what_cannot_stand_side_by_side_asks_for_one(
 def test_comparisons_ask_for_one(two: Path) -> None:
     assert "choose one with --thread 101" in run("compare", two, two).stderr
     assert run("compare", two, two, "--thread", "101").exit_code == 0
-    trace = recorded(ONE, OTHER)
+    trace = loops(ONE, OTHER)
     with pytest.raises(TraceError, match="choose one with"):
         compare(trace, trace)
     assert compare(analyse(trace, thread=101), analyse(trace, thread="loop-101")).busy_us is not None
@@ -152,7 +117,7 @@ def test_what_is_not_there_is_refused_with_what_is(
 
 
 def test_names_choose_as_numbers_do() -> None:
-    trace = recorded(ONE, OTHER._replace(process=200, thread=201))
+    trace = loops(ONE, OTHER._replace(process=200, thread=201))
     assert analyse(trace).steps.owners == (Owner(100, 101, 0), Owner(200, 201, 0))
     for choice in ({"process": 200}, {"process": "serve-200"}, {"process": "200"}, {"thread": "loop-201"},
                    {"process": "SERVE-2"}, {"process": "serve", "thread": 201}):  # fmt: skip
@@ -197,16 +162,16 @@ def sorted_rows(*tables: Any) -> Any:
     return pd.concat(tables, ignore_index=True)
 
 
-@pytest.mark.parametrize("loops", [
+@pytest.mark.parametrize("ranks", [
     [Loop(100, 900), Loop(100, 900, process=200, thread=201, device=1)],
     [Loop(100, 900), Loop(200, 800, thread=102, device=1)],
 ])  # fmt: skip
-def test_hosts_of_one_rate_on_their_own_devices_may_be_ranks(loops: list[Loop]) -> None:
-    found = analyse(recorded(*loops))
+def test_hosts_of_one_rate_on_their_own_devices_may_be_ranks(ranks: list[Loop]) -> None:
+    found = analyse(loops(*ranks))
     assert (found.steps.owners, found.engines) == ((), ())
     assert len(facts_ranks(found)) == 2
     chosen = analyse(found.trace, device=1)
-    assert [len(chosen.steps), chosen.gaps.gap_us["p50"]] == [40, loops[1].gap / 1e3]
+    assert [len(chosen.steps), chosen.gaps.gap_us["p50"]] == [40, ranks[1].gap / 1e3]
 
 
 def facts_ranks(found: Any) -> list[dict[str, Any]]:
@@ -219,7 +184,7 @@ def facts_ranks(found: Any) -> list[dict[str, Any]]:
 def test_the_engines_have_all_steps_and_gaps_and_each_once(seed: int) -> None:
     random = Random(seed)
     hosts = random.sample([(100, 101), (100, 102), (200, 101), (200, 202)], random.randint(1, 4))
-    trace = recorded(*(
+    trace = loops(*(
         Loop(random.randint(20_000, 90_000), random.randint(30_000, 90_000), random.randint(3, 8), process, thread,
              random.choice([0, 1]))
         for process, thread in hosts

@@ -343,7 +343,7 @@ def kept(run: Run) -> list[Bookmark]:
     return [
         Bookmark(run.key, min(one.low, one.high), max(one.low, one.high), words_of(one.note))
         for one in (found.bookmarks if found else ())
-        if one.within == run.within
+        if one.within == run.part
     ]
 
 
@@ -357,8 +357,8 @@ def keep(run: Run, bookmarks: Iterable[Bookmark]) -> None:
     if file is None or not may_keep(run):
         raise UsageError("this server may not write next to the recording; the bookmarks are in the link")
     before = _read(file)
-    others = [one for one in before.bookmarks if one.within != run.within] if before else []
-    own = [_Kept(low=b.low, high=b.high, note=b.note, within=run.within) for b in dict.fromkeys(bookmarks)]
+    others = [one for one in before.bookmarks if one.within != run.part] if before else []
+    own = [_Kept(low=b.low, high=b.high, note=b.note, within=run.part) for b in dict.fromkeys(bookmarks)]
     if len(others) + len(own) > MOST_BOOKMARKS:
         raise UsageError(f"a recording can have at most {MOST_BOOKMARKS} bookmarks")
     try:
