@@ -116,8 +116,8 @@ def test_what_is_no_ring_is_said_and_loses_no_other(content, tmp_path):
     assert [why.partition(": ")[0] for why in unread] == ["process 1 is left out"]
 
 
-HEADER = struct.Struct("<8sIIIIQQQQQQQQqqQII128sQ")
-RECORDS, PAIRS, STAMPS_AT, START, START_UTC, PROGRAM = 5, 9, 11, 13, 14, 18  # fields of the header
+HEADER = struct.Struct("<8sIIIIQQQQQQQQQQQqqQII128sQ")
+RECORDS, PAIRS, STAMPS_AT, START, START_UTC, PROGRAM = 5, 9, 11, 16, 17, 21  # fields of the header
 
 
 def with_header(content, field, value, size=0):

@@ -11,7 +11,8 @@ from tracer.recorders import cupti_run, light_ring
 
 PLAYS = ["decode proc", "decode proc child", "decode proc memory", "decode proc threads 2000", "decode proc forks",
          "decode proc reset", "every proc2", "ranges all", "scenes destroyed_elsewhere", "scenes crowd",
-         "scenes other_context", "scenes many_contexts", "scenes own_streams"]  # fmt: skip
+         "scenes other_context", "scenes many_contexts", "scenes own_streams",
+         "scenes clocked polls 250 forks"]  # fmt: skip
 
 
 @pytest.mark.parametrize(("sanitizer", "runtime"), [("address,undefined", "libasan.so"), ("thread", "libtsan.so")])
@@ -23,7 +24,8 @@ def test_sanitizers_find_nothing(built, cuda, tmp_path, sanitizer, runtime):
     folder = shutil.copytree(built.folder, tmp_path / "programs", symlinks=True, ignore=shutil.ignore_patterns("rings"))
     light = Build.library(folder, [f"-fsanitize={sanitizer}", "-g", "-O0"])
     under = Build.at(folder, tmp_path / "rings")
-    under.extra = {"LD_PRELOAD": found.stdout.strip(), "ASAN_OPTIONS": "detect_leaks=0"}
+    options = {"ASAN_OPTIONS": "detect_leaks=0", "TSAN_OPTIONS": "report_thread_leaks=0:die_after_fork=0"}
+    under.extra = {"LD_PRELOAD": found.stdout.strip(), **options}
     for play in PLAYS:
         under.run(*play.split())
     for scene in ("crowd", "parts", "waits_between"):

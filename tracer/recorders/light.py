@@ -40,6 +40,7 @@ from tracer.model.trace import CONDITIONAL, LIGHT, UNSTAMPED, Trace, add_pauses
 from tracer.recorders import foreground, native
 from tracer.recorders.cupti_library import INJECTION as NVTX
 from tracer.recorders.cupti_library import is_cupti
+from tracer.recorders.light_clock import Alignment
 from tracer.recorders.light_ring import NO_CONTEXT, Ring, has_rings, kept_small, nvtx_table, read_ring
 from tracer.recorders.light_work import StampedWork, covered, fits_of_ring, letters, stamped_work, stream_keys
 from tracer.recorders.symbols import chains_beside, kernel_names, renamed, short_name, sites_of
@@ -68,6 +69,8 @@ _FAILED: Final = {
     "runs_left": "runs of launches have an unknown end: they ended before a wait, or where no stamp was possible",
     "launches_between": "launches were made while another thread ended their run; they belong to no run",
     "names_left": "kernels have a number instead of a name: there was no space for it, or there were too many",
+    "brackets_serial": "contexts share a hardware queue with our own work (CUDA_DEVICE_MAX_CONNECTIONS=1, MPS): their "
+    "clock was read only when they began and when the program ended",
     "entries_left": "driver functions are newer than this recorder or from another library; they are not recorded",
 }
 
@@ -114,7 +117,7 @@ def light_trace(rings: Sequence[Ring]) -> Trace:
     origin = min(begun, default=rings[0].start_ns)
     tables: dict[str, list[pd.DataFrame]] = {}
     notes: list[str] = []
-    errors: list[int] = []
+    clocks: list[Alignment] = []
     calls: Counter[int] = Counter()
     chained = 0  # call chains of earlier rings
     for whole, ring in zip(rings, kept, strict=True):
@@ -135,15 +138,17 @@ def light_trace(rings: Sequence[Ring]) -> Trace:
                 f"launches; the {lost} calls before them are left out"
             )
         notes += _notes(ring, work)
-        errors += [clock.error_ns for clock in work.alignments if clock is not None and clock.error_ns is not None]
+        clocks += [clock for clock in work.alignments if clock is not None]
     joined = {name: pd.concat(frames, ignore_index=True) for name, frames in tables.items()}
     gpus = [(r.process, c.device, int.from_bytes(c.uuid, "little")) for r in kept for c in r.contexts]
     joined = numbered_by_gpu(joined, pd.DataFrame(gpus, columns=["process", "cuda", "uuid"]), notes)
     for name, key in (("processes", ["process"]), ("threads", ["process", "thread"])):  # twice if a process called exec
         joined[name] = joined[name].drop_duplicates(key, keep="last")
     clock: dict[str, Any] = {"name": "CLOCK_MONOTONIC", "origin_ns": origin}
-    if errors:
+    if errors := [each.error_ns for each in clocks if each.error_ns is not None]:
         clock["device_error_ns"] = max(errors)
+    if clocks:
+        clock["device_brackets"] = min(each.brackets for each in clocks)
     metadata = {"source": LIGHT, "clock": clock, "start_utc_ns": rings[0].start_utc_ns + origin - rings[0].start_ns}
     if conditional := sum(ring.counters.get("graphs_left_conditional", 0) for ring in kept):
         metadata[CONDITIONAL] = conditional
@@ -347,6 +352,11 @@ def _notes(ring: Ring, work: StampedWork) -> list[str]:
             "recorded part of the run, or had not ended"
         )
     for number, clock in enumerate(work.alignments):
+        if clock is not None and not clock.brackets:
+            notes.append(
+                f"{who}: the clock of the device of context {number + 1} was never read (it had no room, or refused): "
+                "its times are known only from the program's launches and waits"
+            )
         if clock is not None and clock.error_ns is None:
             notes.append(f"{who}: nothing waited for the device of context {number + 1}, so its times may be late")
         if clock is not None and clock.contradictions:

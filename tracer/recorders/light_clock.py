@@ -1,40 +1,36 @@
-"""Aligns the device's clock with the host's from two constraints: work never starts before its launch, and work that
-was waited for has ended when the wait returns.
+"""Aligns the device's clock with the host's, from bounds of their difference that always hold.
 
-Each stamped launch bounds the difference of the clocks from below, each wait for one from above. All values between the
-bounds are equally likely, so the estimate is the midpoint and its error is half the distance. The clocks drift by some
-parts per million, so bounds are taken per time window, after removing the drift of the whole recording.
+The recorder's own brackets (`native/clock.c`) bound it from both sides, some microseconds apart, whatever the program
+does. The program gives two more kinds: work never starts before its launch (a lower bound), and work that was waited
+for has ended when the wait returns (an upper one). Those only narrow what the brackets leave open. Where there are no
+brackets, they are all there is, and the stated error is half of their distance, however large: between two bounds no
+value is likelier than another.
 
-Only windows in which a launch found the device idle and a wait returned with the end of the work have bounds that are
-close to each other. Where the host never waits for long, launches find the device idle, and where the device is always
-busy, waits are long, so in most other windows one of the bounds is close to the truth. The estimate keeps to the one
-that leads as steadily as clocks drift from a window with close bounds to the next, or that such windows, or steadiness
-alone, suggest; where that is a guess, the error says so.
+A bound also holds at other times, loosened by how far the clocks may have drifted apart in between. So at each time the
+difference lies between the highest of the loosened lower bounds and the lowest of the upper ones.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from tracer.model.intervals import Bools, Floats, Ints
+from tracer.model.intervals import Floats, Ints
+from tracer.recorders.light_ring import BRACKET
 
-_WINDOW_NS: Final = 500_000_000
-_FEWEST: Final = 4  # bounds of each kind in a window
-_RARE_NS: Final = 2_000_000_000  # longer windows need only one of each
-_TIGHT: Final = 0.1  # part of the windows, three at most, whose distances of the bounds tell how close they get
-_CLOSEST: Final = 3
-_LOOSE: Final = 2.0  # times that distance
-_REACHED_NS: Final = 10_000
-"""Half the distance of bounds that are both reached: from a launch to its start on an idle device, and from the end of
-work to the return of a wait for it, take 16 to 22 µs together (vLLM 0.23 on four machines with an H100)."""
-_FAR: Final = 10.0  # times that, if one of the bounds is not reached
-_STEADIER: Final = 10.0  # times as much scatters what is not reached
-_PASSES: Final = 16
-_WANDER: Final = 1e-5  # how fast the clocks may drift apart beside their mean drift
-_MOST_DRIFT: Final = 1e-3  # NTP slews a clock by at most 500 ppm
+_WINDOW_NS: Final = 500_000_000  # of the program's bounds only the tightest in such a window is used
+_PASSES: Final = 3
+_WANDER: Final = 1e-5  # how fast the clocks may drift apart beside their mean drift, if only the program tells that
+_STEADY: Final = 1e-6  # the same if brackets tell it, of which each would show more
+_UNKNOWN: Final = 1e-4  # the same if nothing does: crystals are off by up to 50 ppm each
+_MOST_DRIFT: Final = 1e-3  # believed: NTP slews a clock by at most 500 ppm
+_FEWEST: Final = 8  # different times that tell the step of a clock
+_COARSE_NS, _COARSEST_NS = 32, 2_048  # that of an H100; more than that of a V100
+_READING_NS: Final = 100
+"""The error of host times, which are interpolated between pairs of ticks and CLOCK_MONOTONIC."""
 
 
 @dataclass(frozen=True)
@@ -51,17 +47,17 @@ class Alignment:
 
     Attributes:
         at, ns: the difference of the clocks at some device times; interpolated linearly.
-        error_ns: how far this can be wrong, in the worst window: half the distance of its bounds, less if windows with
-            close bounds exclude one; the least distance of any window's if steadiness chose one of the bounds; and, in
-            windows that are long because bounds are rare, what the clocks may drift meanwhile. None
-            without upper bounds.
-        contradictions: the number of windows whose bounds contradict each other: stamps and launches do not match.
+        error_ns: how far this can be wrong for any stamp: half the distance of the bounds, and what the clocks may
+            drift between them. None without upper bounds.
+        contradictions: the number of windows in which bounds contradict each other: stamps and launches do not match.
+        brackets: the number of the recorder's own brackets.
     """
 
     at: Ints
     ns: Ints
     error_ns: int | None
     contradictions: int
+    brackets: int = 0
 
     def to_host(self, device: Ints) -> Ints:
         """Convert device times to host times."""
@@ -69,142 +65,128 @@ class Alignment:
         return np.asarray(device + self.ns[0] + np.rint(moved).astype(np.int64))
 
 
-def align(lower: ClockBounds, upper: ClockBounds) -> Alignment | None:
-    """Estimate the alignment; None without any lower bound."""
+def align(lower: ClockBounds, upper: ClockBounds, brackets: NDArray[Any] | None = None) -> Alignment | None:
+    """Estimate the alignment; None without any lower bound, as then no work has times.
+
+    Args:
+        lower, upper: the bounds from the program's launches and waits.
+        brackets: the recorder's own (`light_ring.BRACKET`).
+    """
     if not len(lower.at):
         return None
-    origin = int(lower.at.min())
-    about = int(lower.ns[0])  # as a float, the time since 1970 would be off by up to 128 ns
-    lower, upper = (ClockBounds(bounds.at, bounds.ns - about) for bounds in (lower, upper))
-    drift, wander = _drift(lower, upper)
-    if not len(upper.at):
-        least = (lower.ns - drift * (lower.at - origin)).max()
-        at = np.array([origin, int(lower.at.max())])
-        return Alignment(at, about + np.rint(least + drift * (at - origin)).astype(np.int64), None, 0)
-    edges = _windows(lower, upper, origin)
-    at, low, high, tight = _bounded(lower, upper, edges, drift)
-    if np.ptp(at[tight]) >= _WINDOW_NS:  # which tell the drift better than all bounds do
-        slope = np.polyfit(at[tight] - origin, (low + high)[tight] / 2, 1)[0]
-        drift, wander = float(np.clip(drift + slope, -_MOST_DRIFT, _MOST_DRIFT)), _WANDER
-        at, low, high, tight = _bounded(lower, upper, edges, drift)
-    wrong = low > high
-    flat, errors = _beside(low, high) or _between(at, low, high, tight)
-    flat = np.where(wrong, flat, np.clip(flat, low, high))
-    errors = errors + wander * np.maximum(_lengths(lower, upper, edges) - _WINDOW_NS, 0)
-    counts = ~wrong | (wander > _WANDER)  # bounds that contradict each other only by an unknown drift are not wrong
-    error = max(int(np.ceil(errors[counts].max(initial=0))), _REACHED_NS)
-    at, flat = np.concatenate((edges[:1], at, edges[-1:])), flat[np.r_[0, : len(flat), -1]]  # drift before and after
-    return Alignment(at, about + np.rint(flat + drift * (at - origin)).astype(np.int64), error, int(wrong.sum()))
+    origin, about = int(lower.at.min()), int(lower.ns[0])  # as floats, times since 1970 would be off by up to 128 ns
+    lower, upper = (ClockBounds(bounds.at - origin, bounds.ns - about) for bounds in (lower, upper))
+    first, last = (ClockBounds(bounds.at - origin, bounds.ns - about) for bounds in _own(brackets))
+    own = first.at
+    drift, wander = _own_drift(first, last) if len(own) > 1 else _drift(lower, upper, _WANDER)
+    edges = np.array([0, int(lower.at.max())])
+    if not len(upper.at) and not len(own):
+        least = (lower.ns - drift * lower.at).max()
+        return Alignment(origin + edges, about + np.rint(least + drift * edges).astype(np.int64), None, 0)
+    tight = _tightest(lower, drift, -1), _tightest(upper, drift, 1)
+    anchors = own if len(own) else _between(*(told for told, _ in tight))
+    at = np.unique(np.concatenate([anchors, lower.at, upper.at]))
+    least, most = (_loosened(at, own, side.ns - drift * own, wander, sign) for side, sign in ((first, 1), (last, -1)))
+    wrong = np.zeros(len(at), bool)
+    if len(own):
+        tight, wrong = _allowed(at, least, most, tight)
+    low = np.maximum(least, _loosened(at, *tight[0], wander, 1))
+    high = np.minimum(most, _loosened(at, *tight[1], wander, -1))
+    wrong |= low > high + _READING_NS
+    row, is_work = np.searchsorted(at, anchors), np.isin(at, np.concatenate([lower.at, upper.at]))
+    flat = np.interp(at, anchors, (low[row] + high[row]) / 2)
+    doubt = np.maximum(np.abs(high - flat), np.abs(flat - low))[is_work].max()
+    error = int(np.ceil(doubt)) + _READING_NS + _resolution(own, lower.at, upper.at)
+    nodes = np.unique(np.concatenate([row, np.searchsorted(at, edges)]))
+    ns = about + np.rint(flat + drift * at).astype(np.int64)
+    return Alignment(origin + at[nodes], ns[nodes], error, int(wrong.sum()), len(own))
 
 
-def _bounded(lower: ClockBounds, upper: ClockBounds, edges: Ints, drift: float) -> tuple[Ints, Floats, Floats, Bools]:
-    """When the bounds of each window are tightest, these bounds without the drift, and whether they are close to each
-    other."""
-    low, since = _tightest(lower, edges, drift, np.maximum)
-    high, until = _tightest(upper, edges, drift, np.minimum)
-    apart = np.abs(high - low)
-    right = low <= high if (low <= high).any() else np.ones(len(low), bool)
-    closest = np.sort(apart[right])[min(_CLOSEST - 1, int(_TIGHT * right.sum()))]
-    return since + (until - since) // 2, low, high, right & (apart <= _LOOSE * closest)
+def _between(lower: Ints, upper: Ints) -> Ints:
+    """A time for each window that has bounds of both kinds, in the middle between them, where drift loosens both alike.
+    One for all without such a window."""
+    windows = lower // _WINDOW_NS, upper // _WINDOW_NS
+    _, one, other = np.intersect1d(windows[0], windows[1], assume_unique=True, return_indices=True)
+    if not len(one):
+        return np.array([(int(lower.mean()) + int(upper.mean())) // 2])
+    return np.asarray(lower[one] + (upper[other] - lower[one]) // 2)
 
 
-def _beside(low: Floats, high: Floats) -> tuple[Floats, Floats] | None:
-    """The difference of the clocks in each window from one of the bounds, and its error, if the other is far from the
-    truth in all of them: what is reached in every window is steady, what depends on the program often scatters. None if
-    both may be close, or neither is much steadier."""
-    if len(low) <= _FEWEST or (high - low).min() < _FAR * _REACHED_NS:
-        return None
-    scatter = [float(np.median(np.abs(np.diff(bound)))) for bound in (low, high)]
-    if min(scatter) > min(_REACHED_NS, max(scatter) / _STEADIER):
-        return None
-    error = np.full(len(low), (high - low).min())  # no two windows differ by more than drift
-    return (low + _REACHED_NS if scatter[0] <= scatter[1] else high - _REACHED_NS), error
+def _own(brackets: NDArray[Any] | None) -> tuple[ClockBounds, ClockBounds]:
+    """The bounds that brackets give."""
+    brackets = np.zeros(0, BRACKET) if brackets is None else brackets
+    at = brackets["time"].astype(np.int64)
+    return ClockBounds(at, brackets["before"] - at), ClockBounds(at, brackets["after"] - at)
 
 
-def _between(at: Ints, low: Floats, high: Floats, close: Bools) -> tuple[Floats, Floats]:
-    """The difference of the clocks in each window, without the drift, and its error: the midpoint of tight bounds;
-    between these the bound that is steady there. Elsewhere as far from one bound as in tight windows, if the clocks can
-    have moved to it since the closest known window and not to the other; if to both, the midpoint; if to neither,
-    interpolated. They can also have stayed: the error contains how far they would have moved."""
-    half, middle = np.abs(high - low) / 2, (low + high) / 2
-    both = close & (half <= _LOOSE * _REACHED_NS)  # no bound is wrong: these windows have reached both, if any has
-    tight = both if both.any() else close
-    slack, doubt = float(np.median(half[tight])), float(np.median(half[close]))
-    one, other = low + slack, high - slack
-    is_one, is_other = _steady(at, one, other, tight)
-    sure = known = tight | is_one | is_other
-    flat = np.where(is_one, one, np.where(is_other, other, middle))
-    straight = np.interp(at - at[0], at[sure] - at[0], flat[sure])
-    for _ in range(_PASSES):  # windows that follow a bound are known to those behind them
-        flat = np.interp(at - at[0], at[known] - at[0], flat[known])
-        times, behind = at[known], np.searchsorted(at[known], at)
-        apart = np.minimum(*(np.abs(at - times[each.clip(0, len(times) - 1)]) for each in (behind - 1, behind)))
-        may_be = np.array([np.abs(each - flat) <= _WANDER * apart for each in (one, other)])
-        follows = ~known & (may_be.sum(axis=0) == 1)
-        if not follows.any():
-            break
-        flat = np.where(follows, np.where(may_be[0], one, other), flat)
-        known = known | follows
-    either = tight | ~known & may_be.all(axis=0)
-    moved = np.where(known, np.abs(flat - straight), np.minimum(_WANDER * apart, half))
-    return np.where(either, middle, flat), np.where(either, half, doubt + moved)
+def _resolution(*times: Ints) -> int:
+    """The step of the device's clock, ns, to which its times are rounded down; a usual one if there are few."""
+    steps = np.unique(np.diff(np.unique(np.concatenate(times))))
+    return min(int(np.gcd.reduce(steps)), _COARSEST_NS) if len(steps) >= _FEWEST else _COARSE_NS
 
 
-def _steady(at: Ints, one: Floats, other: Floats, tight: Bools) -> tuple[Bools, Bools]:
-    """The windows between tight ones in which one of the two leads from the one to the other as steadily as clocks
-    drift, while the other scatters as what depends on the program does: those of the first, and those of the second. A
-    bound that is reached at both ends of a stretch and not inside would have moved there."""
-    stretch, last = np.cumsum(tight), int(tight.sum()) + 1
-    moves = [np.abs(np.diff(each)) for each in (one, other)]
-    drifts = np.minimum(_WANDER * np.diff(at), _REACHED_NS)
-    far, jumps = (
-        np.array([np.bincount(stretch[:-1], each, last) for each in rows]) for rows in (moves, moves > drifts)
-    )
-    steady = (jumps == 0) & (_STEADIER * far < far[::-1])
-    return ~tight & steady[0][stretch], ~tight & steady[1][stretch]
+def _own_drift(lower: ClockBounds, upper: ClockBounds) -> tuple[float, float]:
+    """`_drift` according to brackets; more than they agree on, if they do not agree on so little."""
+    drift, wander = _drift(lower, upper, _STEADY)
+    low, high = (bounds.ns - drift * bounds.at for bounds in (lower, upper))
+    moved = np.maximum(low[1:] - high[:-1], low[:-1] - high[1:]) / np.maximum(np.diff(lower.at), 1)
+    return drift, max(wander, 2 * float(moved.max(initial=0)))
 
 
-def _windows(lower: ClockBounds, upper: ClockBounds, origin: int) -> Ints:
-    """Edges of windows that each contain enough bounds of both kinds: several, or where bounds are rare, one."""
-    times = [np.sort(bounds.at) for bounds in (lower, upper)]
-    edges, last = [origin], max(int(at[-1]) for at in times) + 1
-    windows = np.unique(np.concatenate(times) - origin) // _WINDOW_NS
-    for edge in (origin + _WINDOW_NS * np.unique(windows[windows > 0])).tolist():
-        before = [np.searchsorted(at, [edges[-1], edge]) for at in times]
-        counts = [int(second - first) for first, second in before]
-        left = [len(at) - int(second) for at, (_, second) in zip(times, before, strict=True)]
-        if min(*counts, *left) >= (_FEWEST if edge - edges[-1] < _RARE_NS else 1):
-            edges.append(edge)
-    return np.array([*edges, last])
+def _drift(lower: ClockBounds, upper: ClockBounds, beside: float) -> tuple[float, float]:
+    """The mean drift, in the middle between the least and the greatest that the tightest bounds of the first and the
+    last quarter of the time allow; and how fast the clocks may drift apart from it, of which `beside` is for drift that
+    changes."""
+    kinds = [bounds for bounds in (lower, upper) if len(bounds.at)]
+    if not kinds or max(int(bounds.at.max()) for bounds in kinds) == min(int(bounds.at.min()) for bounds in kinds):
+        return 0.0, _UNKNOWN
+    low, high = kinds[0], kinds[-1]
+    begin, end = min(int(low.at.min()), int(high.at.min())), max(int(low.at.max()), int(high.at.max()))
+    drift, unsure = 0.0, 0.0
+    for _ in range(_PASSES):  # which bounds are tightest depends on the drift
+        ends = []
+        for bounds, pick in ((low, np.argmax), (high, np.argmin if len(kinds) > 1 else np.argmax)):
+            flat = bounds.ns - drift * bounds.at
+            parts = (bounds.at <= begin + (end - begin) // 4), (bounds.at >= end - (end - begin) // 4)
+            if not all(part.any() for part in parts):
+                return 0.0, _UNKNOWN
+            ends.append([np.flatnonzero(part)[pick(flat[part])] for part in parts])
+        (low_one, low_two), (high_one, high_two) = ends
+        least = float(low.ns[low_two] - high.ns[high_one]) / float(low.at[low_two] - high.at[high_one])
+        most = float(high.ns[high_two] - low.ns[low_one]) / float(high.at[high_two] - low.at[low_one])
+        drift, unsure = float(np.clip((least + most) / 2, -_MOST_DRIFT, _MOST_DRIFT)), abs(most - least) / 2
+    return (drift, beside + unsure) if beside + unsure < _UNKNOWN else (0.0, _UNKNOWN)
 
 
-def _lengths(lower: ClockBounds, upper: ClockBounds, edges: Ints) -> Ints:
-    """The time from the first to the last bound of each window."""
-    times = np.sort(np.concatenate([lower.at, upper.at]))
-    return np.asarray(times[np.searchsorted(times, edges[1:]) - 1] - times[np.searchsorted(times, edges[:-1])])
+def _tightest(bounds: ClockBounds, drift: float, sign: int) -> tuple[Ints, Floats]:
+    """The tightest bound of each window (lower ones have sign -1): its time, and itself without the drift."""
+    flat = np.asarray(bounds.ns - drift * bounds.at, np.float64)
+    window = bounds.at // _WINDOW_NS
+    order = np.lexsort((sign * flat, window))
+    rows = order[np.flatnonzero(np.diff(window[order], prepend=-1))]
+    return bounds.at[rows], flat[rows]
 
 
-def _tightest(bounds: ClockBounds, edges: Ints, drift: float, pick: np.ufunc) -> tuple[Floats, Ints]:
-    """The tightest bound of each window, without the drift, and its time."""
-    flat = np.asarray(bounds.ns - drift * (bounds.at - edges[0]), np.float64)
-    window = np.clip(np.searchsorted(edges, bounds.at, side="right") - 1, 0, len(edges) - 2)
-    order = np.lexsort((flat if pick is np.minimum else -flat, window))
-    first = order[np.searchsorted(window[order], np.arange(len(edges) - 1))]
-    return flat[first], bounds.at[first]
+def _loosened(at: Ints, told: Ints, flat: Floats, wander: float, sign: int) -> Floats:
+    """What bounds at the times `told`, which are among the sorted `at`, say of all these times: of lower ones (sign 1)
+    the highest, of upper ones (-1) the lowest; infinite without any."""
+    known = np.full(len(at), -np.inf)
+    np.maximum.at(known, np.searchsorted(at, told), sign * flat)
+    slack = wander * (at - at[0])
+    before = np.maximum.accumulate(known + slack) - slack
+    after = np.maximum.accumulate((known - slack)[::-1])[::-1] + slack
+    return sign * np.maximum(before, after)
 
 
-def _drift(lower: ClockBounds, upper: ClockBounds) -> tuple[float, float]:
-    """The mean slope of the lower and upper envelopes, from the tightest bounds of the first and the last quarter, and
-    how fast the clocks may drift apart beside it."""
-    slopes = []
-    for bounds, tightest in ((lower, np.max), (upper, np.min)):
-        if len(bounds.at) < 2 * _FEWEST or np.ptp(bounds.at) < _WINDOW_NS:
-            continue
-        quarter = np.ptp(bounds.at) / 4
-        first = bounds.at < bounds.at.min() + quarter
-        last = bounds.at > bounds.at.max() - quarter
-        rise = tightest(bounds.ns[last]) - tightest(bounds.ns[first])
-        slopes.append(float(rise) / float(np.median(bounds.at[last]) - np.median(bounds.at[first])))
-    if not slopes:
-        return 0.0, _MOST_DRIFT
-    return float(np.clip(np.mean(slopes), -_MOST_DRIFT, _MOST_DRIFT)), _WANDER
+def _allowed(
+    at: Ints, least: Floats, most: Floats, tight: tuple[tuple[Ints, Floats], tuple[Ints, Floats]]
+) -> tuple[tuple[tuple[Ints, Floats], tuple[Ints, Floats]], NDArray[np.bool_]]:
+    """The program's bounds that the brackets allow, and at which times others were."""
+    wrong = np.zeros(len(at), bool)
+    kept = []
+    for (told, flat), limit, sign in zip(tight, (most, least), (1, -1), strict=True):
+        row = np.searchsorted(at, told)
+        is_right = sign * (flat - limit[row]) <= _READING_NS
+        wrong[row[~is_right]] = True
+        kept.append((told[is_right], flat[is_right]))
+    return (kept[0], kept[1]), wrong

@@ -38,7 +38,7 @@ from tracer.model.schema import MISSING, NVTX_KINDS
 from tracer.text import spelled
 
 MAGIC: Final = b"ITLIGHT1"
-VERSION: Final = 6
+VERSION: Final = 7
 RECORD: Final = np.dtype([
     ("sequence", "<u8"), ("begin", "<i8"), ("end", "<i8"), ("thread", "<u4"), ("call", "<u2"), ("result", "<u2"),
     ("stream", "<u8"), ("object", "<u8"), ("bytes", "<u8"), ("number", "<u4"), ("copy_kind", "u1"), ("context", "u1"),
@@ -53,8 +53,9 @@ BEFORE, BEHIND = 1 << 30, 1 << 31  # in a record's number: a stamp comes right b
 _GRAPHS: Final = 0x7FFF
 _NUMBERS: Final = 0xFFFFFF
 PAIR: Final = np.dtype([("tick", "<u8"), ("monotonic", "<i8"), ("check", "<u8")])
+BRACKET: Final = np.dtype([("before", "<i8"), ("after", "<i8"), ("time", "<u8"), ("check", "<u8")])
 _MARK: Final = 40  # bits of a record's number; its check lies above them
-_HEADER: Final = struct.Struct("<8sIIIIQQQQQQQQqqQII128sQ")
+_HEADER: Final = struct.Struct("<8sIIIIQQQQQQQQQQQqqQII128sQ")
 _HEADER_BYTES: Final = 4096
 _RANGES: Final = "nvtx_"  # prefix of the names of NVTX records
 _TEXTS_AT: Final = 1 << 16  # offset of the texts in their part of the file
@@ -65,6 +66,7 @@ _COUNTERS_AT: Final = _LIVE_AT + 64
 _FACTS: Final = struct.Struct("<QiI16s48s")
 _CONTEXTS: Final = 32
 _MOST_BYTES: Final = 1 << 31
+_MOST_BRACKETS: Final = 1 << 16
 _MOST_RECORDS: Final = 1 << 24
 _MOST_NAMES: Final = 1 << 16  # bytes of the names of calls and counters
 _MOST_LINES: Final = 1 << 26  # bytes of a file beside a ring
@@ -123,6 +125,8 @@ class Ring:
         ranges: the records of the program's own ranges and marks, described in `nvtx.c`.
         stamps: per context, `STAMP` sorted by time, without overwritten ones.
         chains: per context, the stamps of the chain that measures the cost of a stamp, sorted by time.
+        brackets: per context, the readings of its device's clock (`BRACKET`), in order: the device read `time` between
+            the host's `before` and `after`, ns of CLOCK_MONOTONIC.
         places: the number of stamps that fit per context.
         contexts: in the order in which records number them.
         sites: the call sites (`SITE`, numbered from 1) of those records that have one, by their sequence.
@@ -147,6 +151,7 @@ class Ring:
     chains: list[NDArray[Any]]
     places: int
     contexts: list[Context]
+    brackets: list[NDArray[Any]] = field(default_factory=list)
     sites: NDArray[Any] = field(default_factory=lambda: np.empty(0, SITE))
 
     @property
@@ -237,7 +242,7 @@ def facts_of(path: Path) -> Facts:
     if len(head) < _COUNTERS_AT or head[: len(MAGIC)] != MAGIC or header_check(head) != _HEADER.unpack_from(head)[-1]:
         return Facts(0, 0, 0)
     fields = _HEADER.unpack_from(head)
-    return Facts(fields[3], fields[15], _LIVE.unpack_from(head, _LIVE_AT)[1])
+    return Facts(fields[3], fields[18], _LIVE.unpack_from(head, _LIVE_AT)[1])
 
 
 def switch_recording(path: Path, *, on: bool) -> None:
@@ -257,7 +262,8 @@ def _parse(path: Path, file: BinaryIO, last: int | None) -> Ring:
     if size > _MOST_BYTES or len(head) < _COUNTERS_AT or head[:8] != MAGIC:
         raise FormatError(f"{path}: not a ring of the light recorder, or one that is not initialised")
     (_, version, header_bytes, process, record_bytes, capacity, places, chain, names_at, pairs_at, records_at,
-     stamps_at, texts_at, start, start_utc, namespace, parent, pair_count, program, check,
+     stamps_at, texts_at, place_bytes, brackets_at, bracket_count, start, start_utc, namespace, parent, pair_count,
+     program, check,
      ) = _HEADER.unpack_from(head)  # fmt: skip
     if version != VERSION or record_bytes != RECORD.itemsize:
         raise FormatError(f"{path}: the ring has version {version}; this version of intertoken reads version {VERSION}")
@@ -276,15 +282,19 @@ def _parse(path: Path, file: BinaryIO, last: int | None) -> Ring:
     counts = struct.unpack_from(f"<{len(counter_names)}Q", head, _COUNTERS_AT)
     at = _COUNTERS_AT + len(counter_names) * 8
     facts = [_FACTS.unpack_from(head, at + i * _FACTS.size) for i in range(contexts_used)]
-    stamps, chains = [], []
+    if bracket_count > _MOST_BRACKETS or brackets_at + bracket_count * BRACKET.itemsize > place_bytes:
+        raise FormatError(f"{path}: the parts of a context overlap")
+    pairs = _read(file, PAIR, pair_count, pairs_at)
+    stamps, chains, brackets = [], [], []
     for number, (_, _, has_stamps, _, _) in enumerate(facts):
-        where = stamps_at + number * (places + chain) * STAMP.itemsize
+        where = stamps_at + number * place_bytes
         found = _read(file, STAMP, places + chain if has_stamps else 0, where)
         stamps.append(_in_order(found[:places]))
         chains.append(_in_order(found[places:]))
+        brackets.append(_brackets(_read(file, BRACKET, bracket_count if has_stamps else 0, where + brackets_at), pairs))
     whole, lost = _whole(file, records_at, capacity, min(written, _MOST_WRITTEN), last)
     sites = _take_sites(whole)
-    records = _in_ns(whole[whole["call"] < len(calls)], _read(file, PAIR, pair_count, pairs_at))
+    records = _in_ns(whole[whole["call"] < len(calls)], pairs, ("begin", "end"))
     is_range = np.array([name.startswith(_RANGES) for name in calls], bool)[records["call"]]
     _read_before()  # the texts to which records point
     texts = _texts(file, texts_at, text_bytes) if text_bytes else None
@@ -292,7 +302,8 @@ def _parse(path: Path, file: BinaryIO, last: int | None) -> Ring:
         path, process, parent, namespace, spelled(_text(program)), start, start_utc, calls,
         dict(zip(counter_names, counts, strict=True)), written, capacity, lost, records[~is_range], records[is_range],
         texts, stamps, chains, places,
-        [Context(device, spelled(_text(name)), bool(has), uuid) for _, device, has, uuid, name in facts], sites,
+        [Context(device, spelled(_text(name)), bool(has), uuid) for _, device, has, uuid, name in facts], brackets,
+        sites,
     )  # fmt: skip
 
 
@@ -340,20 +351,29 @@ def _whole(file: BinaryIO, at: int, capacity: int, written: int, last: int | Non
     return np.asarray(found[is_whole]), count - int(is_whole.sum())
 
 
-def _in_ns(records: NDArray[Any], pairs: NDArray[Any]) -> NDArray[Any]:
-    """Convert the ticks of records to ns of CLOCK_MONOTONIC; extrapolates before the first and after the last pair."""
+def _brackets(found: NDArray[Any], pairs: NDArray[Any]) -> NDArray[Any]:
+    """The brackets that are complete, in order."""
+    words = found.view(np.uint64).reshape(len(found), BRACKET.itemsize // 8)
+    whole = found[(words[:, 0] > 0) & (check_of(words[:, :3]) == words[:, 3]) & (found["time"] < _MOST_WRITTEN)]
+    timed = _in_ns(whole, pairs, ("before", "after"))
+    return timed[np.argsort(timed["before"], kind="stable")]
+
+
+def _in_ns(records: NDArray[Any], pairs: NDArray[Any], columns: tuple[str, str]) -> NDArray[Any]:
+    """Convert the ticks in these columns to ns of CLOCK_MONOTONIC; extrapolates before the first and after the last
+    pair."""
     is_whole = check_of(np.stack([pairs["tick"], pairs["monotonic"].view(np.uint64)], axis=1)) == pairs["check"]
     known = np.sort(pairs[is_whole & (pairs["monotonic"] != 0)], order="tick")
     if len(known) < 2 or known["tick"][0] == known["tick"][-1]:
         return records[:0]
     tick, ns = known["tick"].astype(np.int64), known["monotonic"]
     found = records.copy()
-    for name in ("begin", "end"):
+    for name in columns:
         at = np.clip(np.searchsorted(tick, found[name], side="right") - 1, 0, len(known) - 2)
         with np.errstate(all="ignore"):  # damaged pairs
             pace = (ns[at + 1] - ns[at]) / (tick[at + 1] - tick[at])
             found[name] = ns[at] + np.rint((found[name] - tick[at]) * pace).astype(np.int64)
-    is_time = [(found[name] > -_MOST_NS) & (found[name] < _MOST_NS) for name in ("begin", "end")]
+    is_time = [(found[name] > -_MOST_NS) & (found[name] < _MOST_NS) for name in columns]
     return np.asarray(found[is_time[0] & is_time[1]])
 
 

@@ -98,7 +98,7 @@ def stamped_work(ring: Ring) -> StampedWork:
         unmatched += single
         joined = pairs.merge(launches, on=["graph", "number"], how="inner").assign(context=context)
         unmatched += 2 * (len(pairs) - len(joined))
-        clock = align(*_bounds(joined, waits))
+        clock = align(*_bounds(joined, waits), ring.brackets[context] if ring.brackets else None)
         alignments.append(clock)
         if clock is None:
             continue

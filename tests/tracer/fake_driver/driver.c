@@ -5,14 +5,19 @@
  * a stream that was destroyed. Contexts are of a device each, the first is every thread's until it says otherwise; a
  * function is launched in its own alone. FAKE_* in the environment makes things fail: FAKE_SLOW lets a stream be busy
  * for a while after a launch, for cuStreamQuery to see; FAKE_LATE lets the recorder's gates open themselves; FAKE_LAUNCH_NS is how
- * long a launch takes.
+ * long a launch takes; FAKE_DRIFT is by how many billionths the device's clock is faster than the host's.
+ *
+ * The kernel that tells the device's time runs for real, in a thread of its own, FAKE_FULL_US after its launch, and does
+ * what the recorder's PTX does.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
+#include <sched.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "../../../tracer/recorders/native/driver.h"
 
@@ -54,17 +59,20 @@ static struct Context_ first_context;
 /* Not allocated by the first call of a thread, which may be made in the handler of a signal. */
 #define OF_THREAD _Thread_local __attribute__((tls_model("initial-exec")))
 static OF_THREAD Context stack[8] = {&first_context};
-static OF_THREAD int depth;
+static OF_THREAD int depth, capture_mode;
 int fake_failing;           /* launches of graphs that are to fail */
 void (*fake_called)(void); /* within each launch, as a profiler in the program would */
 char device_log[1 << 16];
 int destroyed_nodes;
 
-static int is_silent, is_slow, is_late, is_idle, launch_ns;
+static int is_silent, is_slow, is_late, is_idle, launch_ns, full_us;
+static int64_t drift;
 __attribute__((constructor)) static void ask(void) {
     is_silent = getenv("FAKE_SILENT") != NULL, is_slow = getenv("FAKE_SLOW") != NULL;
     is_late = getenv("FAKE_LATE") != NULL, is_idle = getenv("FAKE_IDLE") != NULL;
     launch_ns = getenv("FAKE_LAUNCH_NS") ? atoi(getenv("FAKE_LAUNCH_NS")) : 0;
+    full_us = getenv("FAKE_FULL_US") ? atoi(getenv("FAKE_FULL_US")) : 0;
+    drift = getenv("FAKE_DRIFT") ? atoi(getenv("FAKE_DRIFT")) : 0;
 }
 
 void say(const char *what) {
@@ -84,7 +92,8 @@ void say(const char *what) {
 static uint64_t now(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec + 5000000000u; /* another clock than the host's */
+    int64_t here = (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+    return (uint64_t)(here + 5000000000 + here / 1000 * drift / 1000000); /* another clock than the host's */
 }
 
 /* Whether a stream may be used: it was not destroyed. */
@@ -105,8 +114,69 @@ static void stamp(Context context, const uint64_t *a) {
     if (graph != 32767) say(word & 1 ? "tail" : "head"); /* not of the chain that the recorder begins with */
 }
 
+/* Kernels that run for real. Their threads are joined at the next launch after they end: a device has none. */
+static struct Running {
+    _Atomic int state; /* 0: free, 1: taken, 2: runs, 3: has ended */
+    uint64_t arguments[3];
+    pid_t process;
+    pthread_t thread;
+} running[64];
+
+static void *answer(void *given) {
+    struct Running *mine = given;
+    uint64_t *board = (uint64_t *)mine->arguments[0], final = mine->arguments[2];
+    if (full_us) usleep(full_us);
+    for (uint64_t question = mine->arguments[1], begun = now();; question++) {
+        __atomic_store_n(&board[16], now(), __ATOMIC_RELAXED);
+        __atomic_store_n(&board[17], question, __ATOMIC_RELEASE);
+        if (question >= final) break;
+        while (__atomic_load_n(&board[0], __ATOMIC_ACQUIRE) <= question && now() - begun < 200000) continue;
+        if (__atomic_load_n(&board[0], __ATOMIC_ACQUIRE) <= question) break;
+    }
+    __atomic_store_n(&board[32], final, __ATOMIC_RELEASE);
+    return mine->state = 3, NULL;
+}
+
+static void join_ended(void) {
+    for (struct Running *each = running; each < running + 64; each++) {
+        int ended = 3;
+        if (each->state != 3 || !__atomic_compare_exchange_n(&each->state, &ended, 1, 0, 5, 5)) continue;
+        if (each->process == getpid()) pthread_join(each->thread, NULL);
+        each->state = 0;
+    }
+}
+
+/* A device needs no processor: where that may be, this thread takes another one than the caller's at once. */
+static void start_answering(const uint64_t *arguments) {
+    pthread_attr_t how;
+    cpu_set_t others;
+    struct Running *mine = running;
+    for (int none = 0; !__atomic_compare_exchange_n(&mine->state, &none, 1, 0, 5, 5); none = 0)
+        if (++mine == running + 64) return;
+    memcpy(mine->arguments, arguments, sizeof mine->arguments);
+    mine->process = getpid();
+    pthread_attr_init(&how);
+    sched_getaffinity(0, sizeof others, &others);
+    CPU_CLR(sched_getcpu(), &others);
+    if (CPU_COUNT(&others)) pthread_attr_setaffinity_np(&how, sizeof others, &others);
+    pthread_attr_setinheritsched(&how, PTHREAD_EXPLICIT_SCHED);
+    pthread_attr_setschedpolicy(&how, SCHED_FIFO);
+    pthread_attr_setschedparam(&how, &(struct sched_param){.sched_priority = 1});
+    mine->state = 2;
+    if (pthread_create(&mine->thread, &how, answer, mine)) {
+        pthread_attr_setschedpolicy(&how, SCHED_OTHER);
+        pthread_attr_setschedparam(&how, &(struct sched_param){.sched_priority = 0});
+        if (pthread_create(&mine->thread, &how, answer, mine)) mine->state = 0;
+    }
+    pthread_attr_destroy(&how);
+}
+
 static void run(const char *name, int is_stamp, Context context, const uint64_t *arguments) {
     if (is_idle) return; /* the device is no cost of the host's */
+    if (strcmp(name, "answers") == 0) {
+        if (capture_mode != CAPTURE_MODE_RELAXED) say("STRICT");
+        return start_answering(arguments);
+    }
     if (is_stamp) stamp(context, arguments);
     else say(name);
 }
@@ -135,7 +205,11 @@ Result cuDeviceGetUuid_v2(void *uuid, int device) {
     return memcpy(uuid, gpu, sizeof gpu), SUCCESS;
 }
 Result cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *active) { return *flags = 0, *active = 0, SUCCESS; }
-Result cuThreadExchangeStreamCaptureMode(int *mode) { return (void)mode, SUCCESS; }
+Result cuThreadExchangeStreamCaptureMode(int *mode) {
+    int before = capture_mode;
+    capture_mode = *mode;
+    return *mode = before, SUCCESS;
+}
 Result cuGraphDestroy(Graph g) { return free(g), SUCCESS; }
 
 /* The handle of a destroyed stream is the next one's. */
@@ -323,11 +397,12 @@ Result cuGraphLaunch_ptsz(Exec x, Stream s) { return cuGraphLaunch(x, s); }
 #define G unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared
 static Result launch(Function f, Stream s, void **p) {
     uint64_t arguments[3] = {0};
-    int is_stamp = strcmp(f->name, "stamp") == 0;
+    int is_stamp = strcmp(f->name, "stamp") == 0, is_told = is_stamp || strcmp(f->name, "answers") == 0;
+    join_ended();
     if (fake_called) fake_called();
     for (uint64_t until = launch_ns ? now() + (uint64_t)launch_ns : 0; launch_ns && now() < until;) continue;
     if (!is_there(s) || f->context != stack[depth] || (uintptr_t)s > 2 && s->context != f->context) return 400;
-    for (int i = 0; is_stamp && i < 3; i++) arguments[i] = *(uint64_t *)p[i];
+    for (int i = 0; is_told && i < 3; i++) arguments[i] = *(uint64_t *)p[i];
     if (is_late && strcmp(f->name, "gate") == 0) (*(uint64_t **)p[0])[1] = *(uint64_t *)p[1];
     if ((uintptr_t)s > 2 && is_slow) s->busy_until = now() + 2000000;
     return run(f->name, is_stamp, f->context, arguments), SUCCESS;

@@ -2,10 +2,12 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "../../../tracer/recorders/native/calls.h"
@@ -274,8 +276,10 @@ static void windowed(void) {
 
 static void asks(void) { cuStreamQuery_(stream); }
 static void called_back(void) {
-    *(void (**)(void))dlsym(driver, "fake_called") = asks;
+    void (**called)(void) = dlsym(driver, "fake_called");
+    *called = asks;
     for (int i = 0; i < 2; i++) launch_on(stream), cuStreamSynchronize_(stream);
+    *called = NULL;
 }
 
 static void execs(void) {
@@ -322,6 +326,34 @@ static void probe(void) {
     printf("%s %s %s\n", found ? "there" : "nothing", finder ? "there" : "nothing", dlerror() ? "error" : "fine");
 }
 
+/* Launches for argv[3] ms, and waits as argv[2] says; then it does nothing until its input ends, is killed, or goes on in
+ * a child, which exits while its clock is being read. */
+static void clocked(void) {
+    const char *how = arguments[2];
+    int ms = atoi(arguments[3]);
+    const char *then = arguments[4] ? arguments[4] : "";
+    struct timespec begun, now;
+    clock_gettime(CLOCK_MONOTONIC, &begun);
+    for (int i = 0;; i++) {
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        if ((now.tv_sec - begun.tv_sec) * 1000 + (now.tv_nsec - begun.tv_nsec) / 1000000 >= ms) break;
+        launch_on(stream), cuEventRecord_((Event)&stream, stream);
+        if (strcmp(how, "late") == 0) usleep(3000);
+        if (strcmp(how, "polls") == 0) while (cuStreamQuery_(stream)) usleep(20);
+        else if (strcmp(how, "never") && (strcmp(how, "rarely") || i % 100 == 0)) cuStreamSynchronize_(stream);
+        usleep(300);
+    }
+    if (strcmp(then, "stays") == 0) puts("over"), fflush(stdout), getchar(), launch_on(stream), usleep(60000), launch_on(stream), getchar();
+    if (strcmp(then, "killed") == 0) kill(getpid(), SIGKILL);
+    if (strcmp(then, "forks") == 0) {
+        int status;
+        pid_t child = fork();
+        if (!child) usleep(1000), launch_on(stream), exit(0);
+        waitpid(child, &status, 0), launch_on(stream);
+        if (status) exit(17);
+    }
+}
+
 #define SCENE(name) {#name, name}
 static const struct {
     const char *name;
@@ -330,7 +362,7 @@ static const struct {
     SCENE(destroyed), SCENE(destroyed_elsewhere), SCENE(handle_again), SCENE(waited_elsewhere),
     SCENE(launched_elsewhere), SCENE(own_streams), SCENE(failed_launches), SCENE(many_graphs), SCENE(many_launches),
     SCENE(other_context), SCENE(update_elsewhere), SCENE(ended_context), SCENE(many_contexts), SCENE(asked),
-    SCENE(threads), SCENE(threads_of_two), SCENE(crowd), SCENE(forks_while_busy), SCENE(execs), SCENE(titled), SCENE(named), SCENE(called_back), SCENE(windowed), SCENE(parts), SCENE(sampled), SCENE(waits_between), SCENE(captured_between), SCENE(legacy_flag),
+    SCENE(threads), SCENE(threads_of_two), SCENE(crowd), SCENE(forks_while_busy), SCENE(execs), SCENE(titled), SCENE(named), SCENE(called_back), SCENE(windowed), SCENE(parts), SCENE(sampled), SCENE(waits_between), SCENE(captured_between), SCENE(legacy_flag), SCENE(clocked),
 };
 
 int main(int argc, char **argv) {

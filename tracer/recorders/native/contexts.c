@@ -1,11 +1,12 @@
 /* Calls that destroy contexts: anything loaded into a context must not be used in a later one with the same handle. And
  * calls with which a program starts and stops a profiler; on request they open and close the recording. */
+#include "clock.h"
 #include "device.h"
 #include "interpose.h"
 #include "stamps.h"
 
-static void write_call(enum Call call, uint64_t begin, Result result) {
-    Record record = {.begin = begin, .end = ring_now(), .call = (uint16_t)call, .result = (uint16_t)result,
+static void write_call(enum Call call, uint64_t begin, uint64_t end, Result result) {
+    Record record = {.begin = begin, .end = end, .call = (uint16_t)call, .result = (uint16_t)result,
                      .context = NO_CONTEXT};
     if (recording()) ring_write(&record);
 }
@@ -16,10 +17,10 @@ static void write_call(enum Call call, uint64_t begin, Result result) {
         Result (*real)(Context) = (Result(*)(Context))real_call(CALL_##id);                                           \
         if (!real) return ERROR_NOT_SUPPORTED;                                                                        \
         if (!ring_there()) return real(c);                                                                            \
-        if (c) stamps_end_all(device_of(c)), device_forget(c);                                                        \
+        if (c) stamps_end_all(device_of(c)), clock_hold_context(device_of(c)), device_forget(c), clock_release();     \
         uint64_t begin = ring_now();                                                                                  \
         Result result = real(c);                                                                                      \
-        write_call(CALL_##id, begin, result);                                                                         \
+        write_call(CALL_##id, begin, ring_now(), result);                                                             \
         return result;                                                                                                \
     }
 
@@ -30,10 +31,13 @@ static void write_call(enum Call call, uint64_t begin, Result result) {
         if (!ring_there()) return real(device);                                                                       \
         for (unsigned at = 0, count = device_count(); at < count; at++)                                               \
             if (ring.header->contexts[at].device == device) stamps_end_all((uint8_t)at);                              \
+        clock_hold_device(device);                                                                                    \
         uint64_t begin = ring_now();                                                                                  \
         Result result = real(device);                                                                                 \
-        write_call(CALL_##id, begin, result);                                                                         \
+        uint64_t end = ring_now();                                                                                    \
         device_forget_primary(device);                                                                                \
+        clock_release();                                                                                              \
+        write_call(CALL_##id, begin, end, result);                                                                    \
         return result;                                                                                                \
     }
 
@@ -52,7 +56,7 @@ PRIMARY(cuDevicePrimaryCtxRelease_v2)
         before;                                                                                                       \
         uint64_t begin = ring_now();                                                                                  \
         Result result = real();                                                                                       \
-        write_call(CALL_##id, begin, result);                                                                         \
+        write_call(CALL_##id, begin, ring_now(), result);                                                             \
         after;                                                                                                        \
         return result;                                                                                                \
     }

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "clock.h"
 #include "held.h"
 #include "hot.h"
 #include "interpose.h"
@@ -52,6 +53,22 @@ static const char ptx[] =
     "  @%%p1 bra again;\n"
     "  st.volatile.global.u64 [%%r1+8], %%r2;\n"
     "passes:\n  ret;\n}\n"
+    ".visible .entry answers(.param .u64 board, .param .u64 first, .param .u64 final) {\n"
+    "  .reg .u64 %%r<7>;\n  .reg .pred %%p<3>;\n"
+    "  ld.param.u64 %%r0, [board];\n  ld.param.u64 %%r1, [first];\n  ld.param.u64 %%r2, [final];\n"
+    "  mov.u64 %%r3, %%globaltimer;\n"
+    "answer:\n"
+    "  mov.u64 %%r4, %%globaltimer;\n"
+    "  st.volatile.global.v2.u64 [%%r0+128], {%%r4, %%r1};\n"
+    "  setp.ge.u64 %%p0, %%r1, %%r2;\n  @%%p0 bra over;\n"
+    "  add.u64 %%r1, %%r1, 1;\n"
+    "listen:\n"
+    "  ld.volatile.global.u64 %%r5, [%%r0];\n  setp.ge.u64 %%p1, %%r5, %%r1;\n  @%%p1 bra answer;\n"
+    "  mov.u64 %%r6, %%globaltimer;\n  sub.u64 %%r6, %%r6, %%r3;\n  setp.lt.u64 %%p2, %%r6, %u;\n"
+    "  @%%p2 bra listen;\n"
+    "over:\n"
+    "  st.volatile.global.u64 [%%r0+256], %%r2;\n"
+    "  ret;\n}\n"
     ".visible .entry nothing() {\n  ret;\n}\n";
 static const char *const targets[][2] = {{"6.0", "sm_50"}, {"6.3", "sm_75"}, {"8.0", "sm_90"}};
 
@@ -92,6 +109,7 @@ void device_start(void) {
     wants_graphs = !wish || strcmp(wish, "none") != 0;
     wants_runs = wants_graphs && (!wish || strcmp(wish, "graphs") != 0);
     if (budget) apart = apart_of(budget);
+    clock_find();
 }
 
 /* Two threads may do so at the same time; neither waits for the other while it looks up, because that takes the linker's
@@ -196,6 +214,7 @@ void device_leave(int entered) {
 }
 
 static void forget(unsigned at) {
+    clock_forget((uint8_t)at);
     devices[at].context = GONE;
     devices[at].stamp = NULL;
     atomic_fetch_add(&driver.generation, 1u);
@@ -228,13 +247,12 @@ void device_forget_primary(int device) {
 
 /* Measure how long a stamp and the step to the next node take: a chain of alternating heads and tails, run twice. */
 static void run_chain(const Device *device) {
-    enum { CHAIN = 32, STREAM_NON_BLOCKING = 1 };
+    enum { CHAIN = 32 };
     Result (*instantiate)(Exec *, Graph, unsigned long long) = real_call(CALL_cuGraphInstantiateWithFlags);
     Result (*launch)(Exec, Stream) = real_call(CALL_cuGraphLaunch);
     Result (*wait)(Stream) = real_call(CALL_cuStreamSynchronize);
     Result (*destroy)(Exec) = real_call(CALL_cuGraphExecDestroy);
     Graph graph = NULL;
-    Stream stream = NULL;
     Exec exec = NULL;
     Node last = NULL;
     int whole = instantiate && launch && wait && destroy && !driver.cuGraphCreate(&graph, 0);
@@ -245,10 +263,8 @@ static void run_chain(const Device *device) {
         Node before = last;
         whole = !driver.cuGraphAddKernelNode(&last, graph, &before, before ? 1 : 0, &stamp);
     }
-    if (whole && !instantiate(&exec, graph, 0) && !driver.cuStreamCreate(&stream, STREAM_NON_BLOCKING)) {
-        if (!launch(exec, stream) && !launch(exec, stream)) wait(stream);
-        driver.cuStreamDestroy_v2(stream);
-    }
+    if (whole && !instantiate(&exec, graph, 0) && !launch(exec, device->stream) && !launch(exec, device->stream))
+        wait(device->stream);
     if (exec) destroy(exec);
     if (graph) driver.cuGraphDestroy(graph);
 }
@@ -259,23 +275,27 @@ static int load(uint8_t at) {
     Module module = NULL;
     Function stamp = NULL;
     Device *device = &devices[at];
-    const size_t bytes = (STAMPS + CHAIN_STAMPS) * sizeof(Stamp);
+    enum { STREAM_NON_BLOCKING = 1 };
     const unsigned flags = HOST_REGISTER_PORTABLE | HOST_REGISTER_DEVICEMAP;
     for (size_t i = 0; i < sizeof targets / sizeof *targets && !module; i++) {
-        snprintf(text, sizeof text, ptx, targets[i][0], targets[i][1]);
+        snprintf(text, sizeof text, ptx, targets[i][0], targets[i][1], (unsigned)ANSWERS_NS);
         if (driver.cuModuleLoadData(&module, text)) module = NULL;
     }
     if (!module || driver.cuModuleGetFunction(&stamp, module, "stamp")) return 0;
     if (driver.cuModuleGetFunction(&device->gate, module, "gate")) return 0;
     if (driver.cuModuleGetFunction(&device->nothing, module, "nothing")) return 0;
-    Stamp *places = ring_take_stamps(at);
-    if (!places || driver.cuMemHostRegister_v2(places, bytes, flags)) return 0;
-    if (driver.cuMemHostGetDevicePointer_v2(&device->places, places, 0)) return 0;
-    device->chain = device->places + STAMPS * sizeof(Stamp);
-    device->opened = (_Atomic uint64_t *)&places[STAMPS + CHAIN_STAMPS - 1]; /* the chain is shorter */
+    if (driver.cuModuleGetFunction(&device->answers, module, "answers")) return 0;
+    if (driver.cuStreamCreate(&device->stream, STREAM_NON_BLOCKING)) return 0;
+    Place *place = ring_take_place(at);
+    if (!place || driver.cuMemHostRegister_v2(place, sizeof *place, flags)) return 0;
+    if (driver.cuMemHostGetDevicePointer_v2(&device->places, place, 0)) return 0;
+    device->place = place;
+    device->chain = device->places + offsetof(Place, chain);
+    device->opened = (_Atomic uint64_t *)&place->chain[CHAIN_STAMPS - 1]; /* the chain is shorter */
     device->stamp = stamp;
     run_chain(device);
     ring.header->contexts[at].has_stamps = 1;
+    clock_start(at);
     return 1;
 }
 
@@ -307,6 +327,11 @@ KernelNode device_gate(const Device *device, uint64_t gate, Arguments *a) {
     DevicePointer opened = device->chain + (CHAIN_STAMPS - 1) * sizeof(Stamp);
     *a = (Arguments){opened, gate, GATE_NS, {&a->places, &a->told, &a->mask}};
     return (KernelNode){device->gate, {1, 1, 1}, {1, 1, 1}, 0, a->parameters, NULL};
+}
+
+KernelNode device_answers(const Device *device, uint64_t first, uint64_t last, Arguments *a) {
+    *a = (Arguments){device->places + offsetof(Place, board), first, last, {&a->places, &a->told, &a->mask}};
+    return (KernelNode){device->answers, {1, 1, 1}, {1, 1, 1}, 0, a->parameters, NULL};
 }
 
 KernelNode device_nothing(const Device *device) {

@@ -33,7 +33,9 @@
     X(cuStreamDestroy_v2, (Stream))
 
 /* The same; older drivers do not have them. */
-#define NEWER_DRIVER_CALLS(X) X(cuDeviceGetUuid_v2, (void *, int)) /* since CUDA 11.4 */
+#define NEWER_DRIVER_CALLS(X)                                                                                         \
+    X(cuDeviceGetUuid_v2, (void *, int)) /* since CUDA 11.4 */                                                        \
+    X(cuDeviceGetAttribute, (int *, int, int))
 
 /* What each call uses, as far as the second function, is in one cache line. */
 typedef struct {
@@ -50,7 +52,9 @@ typedef struct {
 typedef struct {
     Context context;
     Function stamp; /* NULL: no stamps in this context */
-    Function gate, nothing;
+    Function gate, nothing, answers;
+    Stream stream; /* our own, which waits for none of the program's, and none of them for it */
+    Place *place;  /* for the host */
     DevicePointer places, chain; /* where it writes stamps of the program's work, and of the chain */
     _Atomic uint64_t *opened;    /* number up to which gates are open, then the last that the device opened itself */
     _Atomic uint64_t gates;      /* how many there have been */
@@ -102,6 +106,11 @@ KernelNode device_stamp(const Device *device, uint64_t told, Arguments *argument
  * itself. */
 enum { GATE_NS = 250000 };
 KernelNode device_gate(const Device *device, uint64_t gate, Arguments *arguments);
+
+/* A kernel that tells the device's time: at its start, and again each time the board asks for it, until the last of the
+ * questions that it is to answer. It ends after ANSWERS_NS at the latest. */
+enum { ANSWERS_NS = 200000 };
+KernelNode device_answers(const Device *device, uint64_t first, uint64_t last, Arguments *arguments);
 
 /* A kernel that does nothing. */
 KernelNode device_nothing(const Device *device);

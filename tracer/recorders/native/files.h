@@ -25,6 +25,9 @@ int files_find(void);
  * that (before Linux 5.9), in this thread, with descriptors above 2. Work within such work runs at once. */
 int files_apart(int (*work)(void *), void *about);
 
+/* Whether this process may still open files and make threads: it has not confined itself since it started. */
+int files_free(void);
+
 /* Why the last of the following did not succeed in this process. */
 enum Reason files_reason(void);
 

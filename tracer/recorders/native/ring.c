@@ -16,6 +16,7 @@
 #endif
 
 #include "calls.h"
+#include "clock.h"
 #include "cupti.h"
 #include "device.h"
 #include "files.h"
@@ -33,7 +34,6 @@ enum { APART_NS = 50000000, SHARES = 8 };
 #define MADV_WIPEONFORK 18
 #endif
 enum { COMM = 17 /* including the newline */ };
-#define STAMP_BYTES ((STAMPS + CHAIN_STAMPS) * (uint64_t)sizeof(Stamp)) /* per context */
 
 Ring ring;
 int ring_wraps;
@@ -117,15 +117,15 @@ static int map_file(void *given) {
     most = share();
     for (start->records = LEAST_RECORDS; start->records < records_wanted && start->records < MOST_RECORDS;)
         start->records *= 2;
-    while (start->records > LEAST_RECORDS && stamps_at(start->records) + STAMP_BYTES > most) start->records /= 2;
+    while (start->records > LEAST_RECORDS && stamps_at(start->records) + sizeof(Place) > most) start->records /= 2;
     while (start->records >= LEAST_RECORDS && !(start->map = files_map(0, stamps_at(start->records))))
         start->records /= 2;
     if (!start->map) files_drop();
     return start->map != NULL;
 }
 
-Stamp *ring_take_stamps(unsigned context) {
-    return files_map(ring.header->stamps_at + context * STAMP_BYTES, STAMP_BYTES);
+Place *ring_take_place(unsigned context) {
+    return files_map(ring.header->stamps_at + context * sizeof(Place), sizeof(Place));
 }
 
 void *ring_take_texts(void) {
@@ -188,7 +188,10 @@ static void begin_header(Header *header, const Start *start) {
     header->turns = (uint32_t)is_paused;
     header->records_at = RECORDS_AT;
     header->stamps_at = stamps_at(records);
-    header->texts_at = header->stamps_at + CONTEXTS * STAMP_BYTES;
+    header->texts_at = header->stamps_at + CONTEXTS * sizeof(Place);
+    header->place_bytes = sizeof(Place);
+    header->brackets_at = offsetof(Place, brackets);
+    header->brackets = BRACKETS;
     if (stat("/proc/self/ns/pid", &namespace) == 0) header->pid_namespace = namespace.st_ino;
     write_start(header);
     if (!title[0] || strncmp(title, program, strlen(title)) == 0) memcpy(header->program, program, sizeof program);
@@ -235,6 +238,7 @@ static void forget_parent(void) {
     once = again;
     thread = 0;
     device_fork();
+    clock_fork();
     graphs_fork();
     stamps_fork();
     nvtx_fork();
@@ -289,7 +293,7 @@ void ring_switch(int on) {
 COLD static void write_next_pair(int64_t now) {
     int64_t next = atomic_load_explicit(&ring.next_pair, memory_order_relaxed);
     if (now > next && atomic_compare_exchange_strong(&ring.next_pair, &next, now + ring.ticks_apart))
-        write_pair(pair_of(atomic_fetch_add(&ring.header->pairs_written, 1u)));
+        write_pair(pair_of(atomic_fetch_add(&ring.header->pairs_written, 1u))), clock_due(now);
 }
 
 HOT void ring_write(Record *from) {

@@ -2,8 +2,9 @@
  *
  * Layout, little endian, all offsets in the header; `tracer/recorders/light_ring.py` reads it.
  *   header (4096 bytes), names (NUL-terminated: calls, an empty one, counters, an empty one), pairs of clocks, records,
- *   per context the stamps of the program's work and those of the chain that measures a stamp's cost; texts (nvtx.c).
- * The file is sparse: blocks for the stamps of a context, and for the texts, are allocated with the first one.
+ *   per context the stamps of the program's work, those of the chain that measures a stamp's cost, the board and the
+ *   brackets of its device's clock (clock.c); texts (nvtx.c).
+ * The file is sparse: blocks for a context, and for the texts, are allocated with the first one.
  */
 #ifndef INTERTOKEN_RING_H
 #define INTERTOKEN_RING_H
@@ -19,14 +20,15 @@
 
 #define RING_MAGIC "ITLIGHT1"
 enum {
-    RING_VERSION = 6,
+    RING_VERSION = 7,
     HEADER_BYTES = 4096,
     NAMES_BYTES = 8192,
     PAIRS = 1024,
     RECORDS_AT = 1 << 16,   /* after all of these; separately mapped parts start at a page, which has at most 64 KiB */
     CONTEXTS = 32,          /* maximum contexts of a process, including destroyed ones */
     STAMPS = 1 << 17,       /* per context: 2 MiB */
-    CHAIN_STAMPS = 1 << 12, /* never overwritten: one page of the largest size */
+    CHAIN_STAMPS = 1 << 7,  /* never overwritten */
+    BRACKETS = 1952,        /* per context; with the chain and the board they take one page of the largest size */
     NO_CONTEXT = 0xff,
     TEXTS_AT = 1 << 16,     /* offset in their part of the file */
     MOST_TEXT_BYTES = 1 << 22,
@@ -63,6 +65,26 @@ typedef struct {
     uint64_t tick, monotonic, check;
 } Pair;
 
+/* The device's clock was read between two ticks; and a check of all three. The first bracket of a context is kept, the
+ * others are overwritten in turn. */
+typedef struct {
+    uint64_t before, after, time, check;
+} Bracket;
+
+/* Through which the host asks the device for its time: what each side writes is in lines of its own. */
+typedef struct {
+    _Atomic uint64_t asked __attribute__((aligned(128)));          /* up to this question */
+    uint64_t time __attribute__((aligned(128))), answered;         /* the device's time at the last answer, and to which */
+    uint64_t ended __attribute__((aligned(128))); /* the last question of the kernel that ended last */
+} __attribute__((aligned(1024))) Board;
+
+/* What the device and we write for a context. */
+typedef struct {
+    Stamp work[STAMPS], chain[CHAIN_STAMPS];
+    Board board;
+    Bracket brackets[BRACKETS];
+} Place;
+
 /* A check of words: the sum of their products with odd constants, of which the upper bits depend on all bits
  * (multiply-add hashing: Dietzfelbinger, "Universal hashing and k-wise independent random variables via integer
  * arithmetic without primes", STACS 1996). */
@@ -81,6 +103,7 @@ static inline __attribute__((always_inline)) uint64_t check_of(const uint64_t *w
     X(graphs_stamped) X(graphs_updated) X(graphs_left_conditional) X(graphs_left_memory) X(graphs_left_device)        \
     X(graphs_left_empty) X(graphs_left_many) X(graphs_left_refused) X(graphs_left_captured) X(graphs_left_context)    \
     X(graphs_left_unknown)                                                                                            \
+    X(brackets) X(brackets_late) X(brackets_refused) X(brackets_serial) X(brackets_threadless) X(brackets_ns)             \
     X(stamping_ns) X(entries_left) X(contexts_left) X(names_left) X(cupti_dropped) X(cupti_buffers_left) X(cupti_ended) \
     X(refused_space) X(refused_size) X(refused_files) X(refused_memory) X(refused_seccomp) X(refused_folder)
 
@@ -114,6 +137,7 @@ typedef struct {
     uint32_t pid, record_bytes;
     uint64_t records, stamps, chain_stamps; /* capacities (stamps: per context) */
     uint64_t names_at, pairs_at, records_at, stamps_at, texts_at;
+    uint64_t place_bytes, brackets_at, brackets; /* of a context: size, offset in it, capacity */
     int64_t start_monotonic, start_realtime;
     uint64_t pid_namespace;                 /* the namespace of `pid` */
     uint32_t parent, pairs;
@@ -129,6 +153,7 @@ typedef struct {
     ContextFacts contexts[CONTEXTS];
 } Header;
 
+_Static_assert(sizeof(Place) == STAMPS * sizeof(Stamp) + 65536, "a whole number of pages");
 _Static_assert(sizeof(Record) == 64, "a record is a cache line");
 _Static_assert(sizeof(Header) <= HEADER_BYTES, "the header is a page");
 _Static_assert(offsetof(Header, check) % sizeof(uint64_t) == 0, "the check is of words");
@@ -171,9 +196,8 @@ int ring_reached(void) __attribute__((cold));
  * everything that the environment says is read here. */
 void ring_announce(void);
 
-/* Allocate the blocks of a context's stamps and touch their pages: first those of the program's work, then those of the
- * chain. NULL if there is no space. */
-Stamp *ring_take_stamps(unsigned context);
+/* Allocate the blocks of a context's place and touch their pages. NULL if there is no space. */
+Place *ring_take_place(unsigned context);
 
 /* The same for the texts: TEXTS_AT bytes, then as many as the header's `text_bytes` says. */
 void *ring_take_texts(void);
