@@ -117,6 +117,35 @@ def test_what_spoils_no_step(recording: Trace, truth: Recording) -> None:
         assert all(words in note for words, note in zip(told, notes, strict=True))
 
 
+@pytest.mark.parametrize("late", [1, 30])
+def test_waits_that_return_early_are_none_for_that_work(recording: Trace, late: int) -> None:
+    """No clock is ahead by what a wait says alone, or by what the launch of the same work excludes."""
+    chosen = recording["graph_launches"]["correlation"].to_numpy()[10 : 10 + late]
+
+    def longer(name: str, frame: pd.DataFrame) -> pd.DataFrame:
+        if name != "graph_launches":
+            return frame
+        return frame.assign(end=frame["end"] + np.where(frame["correlation"].isin(chosen), 200_000, 0))
+
+    assert not analyse(recording.map_tables(longer)).steps.doubts
+
+
+@pytest.mark.parametrize("by", [3_000_000, -3_000_000])
+def test_of_a_light_recording_only_the_error_is_told(by: int) -> None:
+    """Its clocks were aligned by the same launches and waits, and by more."""
+    engine = Engine()
+    for number in range(40):
+        engine.graph(number, GRAPH_NS)
+        engine.now += HOST_NS
+        engine.wait()
+    trace = light_trace([engine.ring()])
+    found, truth = analyse(moved(trace, lambda times: np.full(len(times), by), DEVICE_TABLES)), analyse(trace)
+    assert len(found.steps) == len(truth.steps)
+    assert found.gaps.gap_us == truth.gaps.gap_us
+    told = [why for why in found.steps.doubts if "device times are known to within" in why]
+    assert len(told) == (by < 0)
+
+
 def test_a_whole_recording_in_doubt_is_refused(recording: Trace) -> None:
     spoilt = moved(recording, lambda times: np.full(len(times), -1_000_000), DEVICE_TABLES)
     with pytest.raises(EmptyTraceError, match=r"no step is usable: the clock of device 0 "):

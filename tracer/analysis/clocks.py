@@ -1,7 +1,9 @@
 """Which steps are unusable because of the recording's clocks or lost records, and why.
 
 Stages:
-1. device against host: the device's clock is ahead of the host's, or behind it (`offsets`);
+1. device against host: the device's clock is behind the host's, or ahead of it (`offsets`), the latter only if several
+   waits say so; neither of a light recording, whose clocks were aligned by the same bounds: a wait that seems to
+   contradict them is one for other work;
 2. the host's clock: calls of a thread are numbered in order, so a later number at an earlier time is a jump back; a
    long period in which nothing begins, ends or runs is a jump forward or a pause of the program, which a recording
    cannot distinguish unless its recorder says that it paused (`silences`, `quiet`);
@@ -32,7 +34,7 @@ from tracer.model.columns import NEVER, among, grouped, last_at, medians, number
 from tracer.model.intervals import Ints, uncovered
 from tracer.model.schema import DEVICE_TABLES, MISSING
 from tracer.model.tables import Activities
-from tracer.model.trace import Trace, pauses
+from tracer.model.trace import LIGHT, Trace, pauses
 
 TOLERANCE_NS: Final = 1000
 """Older versions of Kineto write whole microseconds, which rounds both of the compared times."""
@@ -48,6 +50,7 @@ LEAST_JUMP_NS: Final = 100_000_000
 """Larger offsets are corrected by setting the clock (ntpd from 128 ms, systemd-timesyncd from 400 ms), smaller ones by
 slewing it."""
 _LEAST_JUMP_STEPS: Final = 20
+_SEVERAL: Final = 4  # waits and launches, so that a clock is said to be ahead
 _USUAL: Final = 8  # activities with one name, so that their median is a usable duration
 _LONG: Final = 2.0  # times a usual step: what its host does in every step takes less, however it varies
 _MATTERS: Final = 0.05  # of the time of the steps: less changes no mean that anyone would act on
@@ -114,7 +117,7 @@ def doubts(trace: Trace, steps: Steps, calls: Calls | None = None) -> list[Doubt
     calls = host_calls(trace) if calls is None else calls
     call = trace.api.of(activities)
     return [
-        *_inexact(trace),
+        *_inexact(trace, activities, call),
         *_paused(trace, steps),
         *_apart(trace, steps, activities, call, calls),
         *_jumps(trace, steps, activities),
@@ -147,9 +150,13 @@ def _paused(trace: Trace, steps: Steps) -> Iterator[Doubt]:
 # --- 1. device against host ---
 
 
-def _inexact(trace: Trace) -> Iterator[Doubt]:
-    """A recorder that knows device times less exactly than clocks may differ."""
+def _inexact(trace: Trace, activities: Activities, call: Ints) -> Iterator[Doubt]:
+    """A recorder that knows device times less exactly than clocks may differ: as it says, or as work shows that begins
+    before its launch."""
     error = _stated_error(trace)
+    known = np.flatnonzero(call >= 0)
+    if _is_light(trace) and len(known):
+        error = max(error, int((trace.api.start[call[known]] - activities.start[known]).max()))
     if error > AHEAD_TOLERANCE_NS:
         why = f"device times are known to within {error / 1e3:,.0f} µs of the host's: parts of gaps and waits have that"
         yield Doubt(f"{why} error, idle times and gaps do not", _NO_ROWS)
@@ -157,6 +164,8 @@ def _inexact(trace: Trace) -> Iterator[Doubt]:
 
 def _apart(trace: Trace, steps: Steps, activities: Activities, call: Ints, calls: Calls) -> Iterator[Doubt]:
     """Steps that launched work whose clock differs from the host's."""
+    if _is_light(trace):
+        return
     every_low, every_high = offsets(trace, activities, call, calls)
     error = _stated_error(trace)
     places, count = numbers(activities.process, activities.device)
@@ -172,9 +181,12 @@ def _apart(trace: Trace, steps: Steps, activities: Activities, call: Ints, calls
             [(len(low) - b, len(low) - a) for a, b in of_one_offset(low[::-1], high[::-1])],
         ]
         spoilt = np.zeros(len(order), bool)
+        ways = [[(a, b) for a, b in way if is_told(low[a:b], high[a:b])] for way in ways]
+        if not any(ways):
+            continue
         for a, b in (run for way in ways for run in way):
             spoilt[a:b] |= not agrees(low[a:b], high[a:b], AHEAD_TOLERANCE_NS)
-        offsets_in_words = [in_words(low[a:b], high[a:b]) for a, b in ways[0] if not agrees(low[a:b], high[a:b])]
+        offsets_in_words = [in_words(low[a:b], high[a:b]) for a, b in ways[0] or ways[1]]
         offsets_in_words.sort(key=lambda words: "behind" not in words)
         more = f", and {len(offsets_in_words) - 2} other offsets" if len(offsets_in_words) > 2 else ""
         chosen = order[spoilt]
@@ -184,6 +196,10 @@ def _apart(trace: Trace, steps: Steps, activities: Activities, call: Ints, calls
             yield Doubt(why, of_steps[of_steps >= 0])
         else:
             yield Doubt(f"{why}; parts of gaps and waits have at least that error", _NO_ROWS)
+
+
+def _is_light(trace: Trace) -> bool:
+    return trace.metadata.get("source") == LIGHT
 
 
 def _stated_error(trace: Trace) -> int:
@@ -421,6 +437,14 @@ def of_one_offset(low: Ints, high: Ints) -> list[tuple[int, int]]:
 def agrees(low: Ints, high: Ints, ahead: int = TOLERANCE_NS) -> bool:
     """Whether all bounds allow both clocks to agree."""
     return bool(low.max() <= ahead and high.min() >= -TOLERANCE_NS)
+
+
+def is_told(low: Ints, high: Ints) -> bool:
+    """Whether work began before its launch, which it cannot; or several waits returned before the end of their work,
+    and several launches limit by how much. A single wait may be one for other work, or return early, as copies do from
+    memory that is not pinned."""
+    waits, launches = low > TOLERANCE_NS, high < NO_BOUND // 2
+    return bool(high.min() < -TOLERANCE_NS) or min(int(waits.sum()), int(launches.sum())) >= _SEVERAL
 
 
 def in_words(low: Ints, high: Ints) -> str:
