@@ -47,7 +47,8 @@ class Download:
 
 def runs_table(runs: Sequence[Run]) -> pd.DataFrame:
     """One row per run: its figures, as `tracer.analysis.summary.Summary` names them; causes as
-    `cause_NAME_us`, idle time as `idle_NAME_us`, the lag of fetches as `fetch_lag_NAME`.
+    `cause_NAME_us`, idle time as `idle_NAME_us`, the lag of fetches as `fetch_lag_NAME`, run-ahead as
+    `run_ahead_time_us_NAME` and `run_ahead_launches_NAME`, waits without a sync as `waits_elsewhere_NAME`.
 
     The spread of the repeats is in tokens_per_s_low and tokens_per_s_high.
     """
@@ -121,6 +122,9 @@ def _figures(run: Run) -> dict[str, Any]:
     figures |= {f"cause_{name}_untraced_us": us for name, us in figures.pop("untraced_causes_us").items()}
     figures |= {f"estimated_untraced_gap_us_{name}": value for name, value in (estimate or {}).items()}
     figures |= {f"fetch_lag_{name}": value for name, value in (figures.pop("fetch_lag") or {}).items()}
+    figures |= {f"waits_elsewhere_{name}": value for name, value in (figures.pop("waits_elsewhere") or {}).items()}
+    for name, quantiles in (figures.pop("run_ahead") or {}).items():
+        figures |= {f"run_ahead_{name}_{quantile}": value for quantile, value in quantiles.items()}
     figures["notes"] = "; ".join(figures["notes"])
     return figures
 

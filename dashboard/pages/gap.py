@@ -368,11 +368,19 @@ def figures_of(run: Run) -> dict[str, str]:
         "Gaps": f"{len(run.gaps.table):,}",
         "p50": microseconds(of.gap_p50_us),
         "p90": microseconds(of.gap_p90_us),
+        "Host ahead, p50": _ahead(of),
         "Mean": microseconds(of.gap_mean_us),
         "Recorded": f"traced, {of.graph_trace} level" if of.traced else "no profiler",
         "Tracing overhead, ×": "–" if of.distortion is None else f"{of.distortion:.2f}",
         "p50 without tracing": _untraced(of, of.estimated_untraced_gap_us or of.untraced_gap_us),
     }
+
+
+def _ahead(of: Summary) -> str:
+    """How far the host is ahead of the device when the device starts a step."""
+    if of.run_ahead is None:
+        return "not known"
+    return f"{microseconds(of.run_ahead['time_us']['p50'])}, {of.run_ahead['launches']['p50']:g} launches"
 
 
 def _untraced(of: Summary, us: Interval | float | None) -> str:

@@ -266,6 +266,10 @@ def groups_of_facts(runs: Sequence[Run]) -> dict[str, list[Fact]]:
             time("p50, untraced", "its recorded share of the idle time left by the untraced rate", "untraced_gap_us",
                  False),
         ],
+        "Run-ahead of the host, when the device starts a step": [
+            time("median", "since the step's first launch returned; a few µs: never ahead", partial(_ahead, "p50")),
+            time("5th percentile", "", partial(_ahead, "p5")),
+        ],
         "Causes of the gap (mean, as recorded)": [time(cause, "", f"causes_us.{cause}") for cause in CAUSE_COLOURS],
         "Causes of the gap (mean, by the untraced rate)": [
             figures(cause, "", f"untraced_causes_us.{cause}", microseconds) for cause in CAUSE_COLOURS
@@ -331,6 +335,12 @@ def _headline_gap(run: Run) -> tuple[float | None, bool]:
     if run.inflated and run.summary.untraced_gap_us is not None:
         return run.summary.untraced_gap_us, False
     return run.summary.gap_p50_us, run.inflated
+
+
+def _ahead(quantile: str, run: Run) -> float | None:
+    """How far the host is ahead of the device."""
+    found = run.summary.run_ahead
+    return None if found is None else found["time_us"][quantile]
 
 
 def _value(run: Run, of: Value) -> float | None:

@@ -10,6 +10,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from tests.recordings import SAMPLES
+from tests.tracer import light_engine as device
 from tests.tracer.engines import Host, known, layers, warm_up
 from tests.tracer.handmade import PROCESS, Script, decode_loop
 from tests.tracer.truths import DATA, as_found, rows
@@ -19,6 +20,7 @@ from tracer.analysis.tokens import find_steps
 from tracer.errors import EmptyTraceError
 from tracer.files.bounded import tomllib
 from tracer.model.trace import UNSTAMPED
+from tracer.recorders.light import light_trace
 
 
 def check_invariants(steps: Steps) -> None:
@@ -154,6 +156,32 @@ def test_a_foreach_kernel_is_an_optimizer_only_with_a_backward_pass(kernel: str,
     kernels = {"K": {"layers": 4}, "o": {"names": ["multi_tensor_apply_kernel"]}, "b": {"names": [kernel]}}
     every = as_found(Host(Script()).play("12(ccKof) ccKbf", kernels).script.trace, phase="all").steps
     assert set(rows(every.table, "phase")[:12]) == {phase}
+
+
+@pytest.mark.parametrize("one_of", [2, 8])
+def test_eager_steps_of_a_light_recording_are_all_found_and_counted(one_of: int) -> None:
+    """It knows when few of them end, and what few of them ran; the others seem to last until the next stamp."""
+    made, chance = device.Engine(), np.random.default_rng(0)
+    begun = []
+    for step in range(420):
+        made.now += 60_000
+        begun.append(made.now)
+        made.run(step + 1, [(1, 20_000, 0)] * 30, set(), ends="" if chance.integers(one_of) else "ht")
+        made.fetch()
+        made.wait()
+    found = analyse(light_trace([made.ring()]))
+    assert len(found.steps) == 420
+    assert found.summary.steps_per_s == pytest.approx(419e9 / (begun[-1] - begun[0]), rel=2e-3)
+    assert found.summary.rate_doubt is None
+
+
+def test_a_rate_is_doubted_if_much_of_the_devices_time_is_of_no_step() -> None:
+    script = Host(Script()).play("20(ccKf)", {"K": {"layers": 4}}).script
+    assert analyse(script.trace).summary.rate_doubt is None
+    Host(script, thread=555, now=5).play("2(Lf)", {"L": {"names": ["other"] * 10, "length": 1500}})
+    found = analyse(script.trace)
+    assert (len(found.steps), found.steps.unexplained) == (20, pytest.approx(30 / 57))
+    assert "of the device's time between the steps is of none, so some may be missing" in found.summary.rate_doubt
 
 
 @pytest.mark.parametrize(

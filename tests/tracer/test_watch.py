@@ -18,7 +18,8 @@ from tracer.commands.watch import Live, figures, live, metrics, serve, table_of
 from tracer.recorders import light, light_ring
 
 STEPS = 200
-ROW = Live(7, 'a"b', 100, 3, 1, 700.5, (100.0, 120.0), (80.0, 90.0), 14.0, 1.0)
+ROW = Live(7, 'a"b', 100, 3, 1, 700.5, (100.0, 120.0), (80.0, 90.0), 14.0, 1.0,
+           {"time_us": {"p50": 1200.0, "p5": 4.0}, "launches": {"p50": 3.0, "p5": 0.0}})  # fmt: skip
 
 
 @pytest.fixture
@@ -115,6 +116,8 @@ def test_metrics_are_prometheus_text_and_served_on_loopback():
         'intertoken_calls_overwritten_total{process="8",program="idle"} 0\n',
         'intertoken_step_gap_seconds{process="7",program="a\\"b",device="1",quantile="0.95"} 9e-05\n',
         'intertoken_steps_per_second{process="7",program="a\\"b",device="1"} 700.5\n',
+        'intertoken_run_ahead_seconds{process="7",program="a\\"b",device="1",quantile="0.05"} 4e-06\n',
+        'intertoken_run_ahead_launches{process="7",program="a\\"b",device="1",quantile="0.5"} 3\n',
     ):
         assert line in text
     assert text.count('program="idle"') == 2

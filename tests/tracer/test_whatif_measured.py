@@ -176,6 +176,8 @@ def test_kernels_that_an_engine_takes_from_another_do_not_name_it() -> None:
             script.rows[table] = [{"process": 100, "name": process}]
             assert engine_of(script.trace).name == name
             del script.rows[table]
+    script.rows["callchains"] = [{"chain": 0, "depth": 0, "symbol": "f", "module": "/opt/lib/libllama.so.0"}]
+    assert engine_of(script.trace).name == "llama.cpp"
 
 
 def test_advice_and_path_say_where_in_the_program_the_calls_are(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from tracer.model.trace import Trace
 
 
 class PlainCalls(Correlated):
-    """Calls of hosts, as in `Api`, each with its letter: of `s a c k g e w`, or `POLL` for a polling loop."""
+    """Calls of hosts, as in `Api`, each with its letter: of `s a c k g e w h v`, or `POLL` for a polling loop."""
 
     start: Ints
     end: Ints

@@ -29,6 +29,7 @@ from tracer.analysis.step_work import Compute, step_compute
 from tracer.analysis.tokens import Steps
 from tracer.analysis.waited_for import Thread, functions_of, on_threads
 from tracer.analysis.waits import last_awaited, poll_loops, targets
+from tracer.analysis.waits_elsewhere import HostFunctionWaits, waits_for_host_functions
 from tracer.model.calls import BLOCKING_COPY, COPY, GRAPH_LAUNCH, LAUNCH, SYNC, is_allocation, is_setup
 from tracer.model.columns import Columns, Several, among, grouped, joined, several, spread
 from tracer.model.intervals import Bools, Ints, covered, intersection, touching, union
@@ -79,10 +80,11 @@ PARTS: Final = {
 
 A sync, or a loop that queries whether work has completed, waits until the last activity of its target (see `waits`)
 that ends inside it. A copy without a device record counts as running for the whole call. In `launch_queued` the device,
-not the host, takes the time. `host_compute` is in the NVTX ranges `split N: host` of this project's executor.
-`host_wait`: inside a Python function that waits. `host_lock`: the thread makes no call while another thread of its
-process is inside an NVTX range of its own, or, where Python functions are recorded, while another one has the
-interpreter's lock (`waited_for`); that it waits for that thread is a guess.
+not the host, takes the time. `sync_return` is also the time without a call until a host function behind the work has
+returned, if the thread in nearly every step goes on only then (`waits_elsewhere`). `host_compute` is in the NVTX ranges
+`split N: host` of this project's executor. `host_wait`: inside a Python function that waits. `host_lock`: the thread
+makes no call while another thread of its process is inside an NVTX range of its own, or, where Python functions are
+recorded, while another one has the interpreter's lock (`waited_for`); that it waits for that thread is a guess.
 """
 
 PART_NAMES: Final = {part: name for parts in PARTS.values() for part, name in parts.items()}
@@ -198,8 +200,8 @@ class _NearCalls(PlainCalls):
 @dataclass(frozen=True)
 class Near:
     """Everything between the first and the last compute of the steps, which may explain idle spans there: calls,
-    polling loops, copies, collectives, NVTX ranges; and, with several devices, hosts or processes, compute of the steps
-    and all compute.
+    polling loops, waits for host functions, copies, collectives, NVTX ranges; and, with several devices, hosts or
+    processes, compute of the steps and all compute.
     """
 
     calls: _NearCalls
@@ -209,6 +211,7 @@ class Near:
     communication: _OnDevice
     ranges: Nvtx
     polls: _NearCalls
+    host_functions: HostFunctionWaits
 
     @classmethod
     def of(cls, trace: Trace, steps: Steps, compute: Compute) -> Near:
@@ -239,6 +242,7 @@ class Near:
             on_device(kernels, near(kernels) & kernels.collective),
             nvtx[is_range],
             _NearCalls.from_table(loops, behind_copy=np.zeros(len(loops), bool))[near(loops)],
+            waits_for_host_functions(trace, steps),
         )
 
 
@@ -389,6 +393,7 @@ def _on_host(trace: Trace, of: _Of, idle: _Launched) -> Iterator[tuple[str, Span
     yield "copy_call", _spans(calls, among(calls.letter, [COPY, BLOCKING_COPY]))
     polls, syncs = near.polls[of.on_thread(near.polls)], calls[calls.letter == SYNC]
     yield from _syncs(trace, joined([syncs, polls]) if len(polls) else syncs)
+    yield "sync_return", _spans(near.host_functions, of.on_thread(near.host_functions))
     yield "launch_setup", _spans(calls, calls.name.chosen(is_setup))
     yield "host_allocation", _spans(calls, calls.name.chosen(is_allocation))
     yield "host_api", (calls.start, calls.end)

@@ -11,7 +11,7 @@ next, and is one pass through a model.
    host runs ahead and reads later. What it launches before them is another turn if it is a pass as well (a prompt).
    Drafts share their turn with the larger graph that verifies them, and the turn is one step;
 4. number the kinds of turns: the graph that a turn replays, or else what it launches most often, and for how long that
-   runs; a kind is a pass by itself if it replays a graph, or kernels that repeat layer by layer;
+   runs, if that is known; a kind is a pass by itself if it replays a graph, or kernels that repeat layer by layer;
 5. join the turns of one step: what is not a pass is part of one (a stop condition, a sequence that is sampled); runs of
    a short pass that each end with a long one are drafts and their verification; and if no turn is a pass, or each
    replays a different graph of a pass, turns in a constant order form a step (routing in each layer);
@@ -26,7 +26,7 @@ next, and is one pass through a model.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Any, Final
 
@@ -47,6 +47,7 @@ from tracer.model.columns import (
     grouped,
     joined,
     medians,
+    modes,
     numbers,
     ranks,
     runs,
@@ -387,7 +388,8 @@ def steps_of_fetches(trace: Trace, calls: Calls) -> Steps | None:
     spent = sum(_busy(host, begin, end) for host in every)
     explained = min(sum(int(steps.busy.sum()) for steps in found) / spent, 1.0) if spent else 1.0
     detail = "; ".join(dict.fromkeys(steps.detail for steps in found))
-    return as_steps(rows, "calls", detail, explained * min(steps.confidence for steps in found))
+    made = as_steps(rows, "calls", detail, explained * min(steps.confidence for steps in found))
+    return replace(made, unexplained=1 - explained)
 
 
 def _busy(host: Host, begin: int, end: int) -> int:
@@ -438,14 +440,33 @@ def work_of(host: Host, first: Ints) -> Work:
         )
     )  # fmt: skip
     graph, code = _most_often(launches, np.repeat(np.arange(len(first)), last - first))
+    unknown = ~graph & (code == MISSING)
+    if unknown.any():
+        code = _of_equal_length(code, unknown, last - first)
     number, count = numbers(code)
     usual = medians(busy, number, count)[number].clip(1)
-    size = np.where(graph, 0, (np.log2(busy.clip(1) / usual) / (2 * np.log2(LONGER))).round())
+    size = np.where(graph | unknown, 0, (np.log2(busy.clip(1) / usual) / (2 * np.log2(LONGER))).round())
     kind, kinds = numbers(code, size)
-    examples = firsts(kind, kinds).tolist()
+    order = np.argsort(unknown, kind="stable")
+    examples = order[firsts(kind[order], kinds)].tolist()
     whole = np.array([_shows_pass(launches[first[one] : last[one]]) for one in examples], bool)
     group = np.zeros(len(first), np.int64)
     return Work(first, last, graphs, busy, fetched, inputs, waits, captures, kind, whole[kind], group)
+
+
+def _of_equal_length(code: Ints, unknown: Bools, length: Ints) -> Ints:
+    """The codes of turns; if it is unknown what a turn launches, that of most turns of as many launches, or else a
+    number of its own for each length. A light recording does not tell what all eager launches ran, nor for how long.
+
+    Example: of the turns 7 7 ? ? with 30 launches each, except for 31 of the last, the third is another 7.
+    """
+    of_length, count = numbers(length)
+    found = np.full(count, MISSING)
+    known = np.flatnonzero(~unknown)
+    if len(known):
+        found[of_length[known]] = modes(code[known], of_length[known], count)[of_length[known]]
+    own = code.max(initial=0) + 1 + of_length
+    return np.where(unknown, np.where(found[of_length] == MISSING, own, found[of_length]), code)
 
 
 def _most_often(launches: Launches, turn: Ints) -> tuple[Bools, Ints]:

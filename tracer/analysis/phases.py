@@ -59,7 +59,9 @@ _GENERATES: Final = re.compile(
 )
 """These and other kernels of a step that generates: caches, sampling."""
 
-_VERIFIES: Final = re.compile(r"(?i)rejection_?(?:\w*_)?sampl|verify_?tree|tree_?speculative|eagle|medusa|spec_?verify")
+_VERIFIES: Final = re.compile(
+    r"(?i)rejection_?(?:\w*_)?sampl|verify_?tree|tree_?speculative|eagle|medusa|spec_?verify|build_tree_kernel"
+)
 """Kernels that accept or reject drafts: vLLM, SGLang, TensorRT-LLM."""
 
 
@@ -107,7 +109,7 @@ def with_phases(trace: Trace, steps: Steps, calls: Calls) -> Steps:
         phase[asked] = found[asked]
         if not has_tokens and _may_be_mixed(trace, work, steps, phase).mean() > _FEW:
             doubts.append("prompts; other sequences may decode at the same time")
-        if not has_tokens and not sure and not _one_token_each(trace, work[phase == DECODE]):
+        if not has_tokens and not sure and not _one_token_each(trace, work[(phase == DECODE) & (work.verifies == 0)]):
             doubts.append("assumed to decode, without evidence of one token each")
         if _fetches_vary(work, steps, asked & (phase == DECODE)):
             doubts.append("whose results vary in size from step to step, as if drafts were verified")

@@ -13,6 +13,7 @@ from tracer.analysis.calls import Calls, host_calls
 from tracer.analysis.gaps import GapReport, gap_report, measured_rate
 from tracer.analysis.idle import IdleReport
 from tracer.analysis.path.paths import PathReport, path_report
+from tracer.analysis.run_ahead import RunAhead, run_ahead
 from tracer.analysis.step_work import Compute, StepSpans, all_compute, of_steps, step_spans
 from tracer.analysis.summary import Summary, figures, figures_of
 from tracer.analysis.syncs import SyncReport, sync_report
@@ -122,6 +123,11 @@ class Recording:
     def idle(self) -> IdleReport:
         """How long the device idles in a step: between steps (the gap), before, between and after its kernels."""
         return self.gaps.idle
+
+    @cached_property
+    def run_ahead(self) -> RunAhead:
+        """How far the host is ahead of the device when the device starts a step."""
+        return run_ahead(self.trace, self.calls, self.spans)
 
     @cached_property
     def path(self) -> PathReport:

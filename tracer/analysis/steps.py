@@ -121,6 +121,7 @@ class Steps:
         doubts: why steps in doubt were left out (`tracer.analysis.clocks`).
         others: the trace's steps of other phases.
         hidden: why it is unknown when the device works in most of them; "" if it is known.
+        unexplained: the share of the device's time between them that is of no step, 0 if unknown.
         different: the rate of each host, in words, if they differ so that none is that of all
             (`step_work.different_rates`); else "".
         owners: the engines, if the steps are of several (`tracer.analysis.owners`); else empty.
@@ -139,6 +140,7 @@ class Steps:
     doubts: tuple[str, ...] = ()
     others: Others = field(default_factory=lambda: Others(Names.of([]), NO_INTS, NO_INTS))
     hidden: str = ""
+    unexplained: float = 0.0
     different: str = ""
     owners: tuple[Owner, ...] = ()
     beside: StepRows | None = None
@@ -186,6 +188,13 @@ class Steps:
             return None
         means = [gained[rows].mean() for _, rows in grouped(self.rows.process, self.rows.thread)]
         return float(gained.mean()) if max(means) <= SAME_RATE * min(means) else None
+
+    @property
+    def rate_doubt(self) -> str | None:
+        """Why their rate may be too low, in words; None if it is not in doubt."""
+        if self.unexplained <= 1 - UNSURE:
+            return None
+        return f"{self.unexplained:.0%} of the device's time between the steps is of none, so some may be missing"
 
     @property
     def what(self) -> str:

@@ -14,6 +14,7 @@ from tracer.analysis.gaps import GapReport, measured_rate
 from tracer.analysis.interval import Interval
 from tracer.analysis.step_work import steps_per_s, tokens_per_step
 from tracer.analysis.syncs import FetchLag
+from tracer.analysis.waits_elsewhere import WaitsElsewhere
 from tracer.errors import TraceError
 from tracer.model import run_json
 from tracer.model.run_json import conditions
@@ -38,9 +39,11 @@ class Summary:
         tokens_per_s: measured without tracing; None if unknown, or if not all steps decode. `tokens_per_s_spread` is
             the lowest and the highest of its repeats.
         traced_tokens_per_s: the recording's own wall-clock rate; None if the tokens per step are unknown.
-        steps_per_s: by wall-clock time (`analysis.step_work.steps_per_s`).
+        steps_per_s: by wall-clock time (`analysis.step_work.steps_per_s`); `rate_doubt` says why it may be too low.
         measured_steps_per_s: from run.json, without a profiler and without what is between repeats; None if unknown.
         tokens_per_step: the mean number of tokens per step; None if unknown.
+        run_ahead: how far the host is ahead of the device when the device starts a step, median and 5th percentile of
+            `time_us` and of `launches` (`analysis.run_ahead`); None if `run_ahead_unknown` says why.
         untraced_steps_per_s: without a profiler, from run.json or the user; None if no such rate applies.
         period_us: from the first compute of a step to that of the next, median.
         idle_us: `IdleReport.idle_us`; `idle_share` of all periods, and `idle_where`, where most of it is, in words.
@@ -52,8 +55,8 @@ class Summary:
         untraced_causes_us: the causes, which add up to the mean gap at the untraced rate (`GapReport.corrected`).
         untraced_gap_us: the median gap at the untraced rate; `estimated_untraced_gap_us` with its interval if it is
             only known that way.
-        syncs_per_token, copies_per_token, launches_per_token, blocking_copies_per_token, polls_per_token, fetch_lag:
-            as in `SyncReport`, like `signature` and `signature_share`.
+        syncs_per_token, copies_per_token, launches_per_token, blocking_copies_per_token, polls_per_token, fetch_lag,
+            waits_elsewhere: as in `SyncReport`, like `signature` and `signature_share`.
         steps: their number; `token_source`, `confidence` and `prefill_steps` as in `Steps`.
         traced: whether it was made under a profiler; `graph_trace` and `distortion` as in `GapReport`.
         warning: the caveat for its times.
@@ -76,8 +79,11 @@ class Summary:
     tokens_per_s_spread: tuple[float, float] | None = None
     traced_tokens_per_s: float | None = None
     steps_per_s: float | None = None
+    rate_doubt: str | None = None
     measured_steps_per_s: float | None = None
     tokens_per_step: float | None = None
+    run_ahead: dict[str, dict[str, float]] | None = None
+    run_ahead_unknown: str | None = None
     untraced_steps_per_s: float | None = None
     period_us: float | None = None
     idle_us: dict[str, float] = field(default_factory=dict)
@@ -98,6 +104,7 @@ class Summary:
     blocking_copies_per_token: float | None = None
     polls_per_token: float | None = None
     fetch_lag: FetchLag | None = None
+    waits_elsewhere: WaitsElsewhere | None = None
     signature: str | None = None
     signature_share: float | None = None
     steps: int | None = None
@@ -182,8 +189,11 @@ def _of_steps(recording: Recording) -> dict[str, Any]:
         "prefill_steps": steps.prefills,
         "what": steps.what,
         "steps_per_s": rate,
+        "rate_doubt": None if rate is None else steps.rate_doubt,
         "measured_steps_per_s": measured_rate(trace, steps, within),
         "tokens_per_step": gained,
+        "run_ahead": recording.run_ahead.figures,
+        "run_ahead_unknown": recording.run_ahead.unknown or None,
         "traced_tokens_per_s": None if rate is None or gained is None else rate * gained,
     }
 
@@ -199,6 +209,7 @@ def _of_syncs(recording: Recording) -> dict[str, Any]:
         "blocking_copies_per_token": report.blocking_copies_per_token,
         "polls_per_token": report.polls_per_token,
         "fetch_lag": report.fetch_lag,
+        "waits_elsewhere": report.waits_elsewhere,
         "signature": report.signature,
         "signature_share": report.signature_share,
     }

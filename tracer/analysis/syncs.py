@@ -18,6 +18,7 @@ import numpy as np
 from tracer.analysis.calls import Calls, between_devices, host_calls
 from tracer.analysis.tokens import Steps
 from tracer.analysis.waits import UNKNOWN, Targets, last_awaited, poll_loops, targets
+from tracer.analysis.waits_elsewhere import WaitsElsewhere, waits_elsewhere
 from tracer.errors import EmptyTraceError
 from tracer.model.calls import BLOCKING_COPY, COPIES, COPY, GRAPH_LAUNCH, LAUNCH, LAUNCHES, POLL, SYNC
 from tracer.model.columns import (
@@ -141,6 +142,7 @@ class SyncReport:
         blocking_copies_per_token: the copies that wait by themselves, without a sync.
         polls_per_token: loops of queries, see `poll_loops`.
         fetch_lag: which step's result the host reads; None if unknown.
+        waits_elsewhere: how the host waits for it without a sync; None if it waits by calls, or for nothing.
         per_step: how many calls of each kind the steps make.
         rows: the calls.
     """
@@ -156,6 +158,7 @@ class SyncReport:
     blocking_copies_per_token: float
     polls_per_token: float
     fetch_lag: FetchLag | None
+    waits_elsewhere: WaitsElsewhere | None
     per_step: StepCounts
     rows: SyncCalls
 
@@ -209,7 +212,9 @@ def sync_report(trace: Trace, steps: Steps, calls: Calls | None = None) -> SyncR
     waiting = among(made.letter, WAITS)
     waits = made[waiting]
     asked = targets(trace, waits)
-    lag = fetch_lag(trace, made, at, waits, asked)
+    lag, elsewhere = fetch_lag(trace, made, at, waits, asked), waits_elsewhere(trace, steps, made, at)
+    if elsewhere is not None:
+        lag = FetchLag(elsewhere.lag, elsewhere.share, elsewhere.steps)
     name, until = np.full(len(made), "", dtype=object), np.full(len(made), MISSING)
     name[waiting], until[waiting] = _waited_for(trace, waits, asked)
     step = spread(steps.rows.step, at, MISSING)
@@ -219,7 +224,8 @@ def sync_report(trace: Trace, steps: Steps, calls: Calls | None = None) -> SyncR
     rows = every if (at >= 0).all() else every[at >= 0]
     if not len(rows):
         raise EmptyTraceError(f"no CUDA API call is inside a token step; {was_traced('the API', trace)}")
-    strategy, share = _class(Counter(letters_by_step(rows, len(steps), _input_letters(trace, rows, steps))))
+    words = letters_by_step(rows, len(steps), _input_letters(trace, rows, steps))
+    strategy, share = _class(Counter(word + SYNC * (elsewhere is not None) for word in words))
     word, times = Counter(letters_by_step(rows, len(steps), rows.shown)).most_common(1)[0]
     per_step = {
         kind: np.bincount(rows.at[among(rows.letter, kinds)], minlength=len(steps)) for kind, kinds in _COUNTED.items()
@@ -231,6 +237,7 @@ def sync_report(trace: Trace, steps: Steps, calls: Calls | None = None) -> SyncR
         signature_share=times / len(steps),
         steps=len(steps),
         fetch_lag=lag,
+        waits_elsewhere=elsewhere,
         per_step=StepCounts(steps.rows.step, steps.rows.start, **per_step),
         rows=rows,
         **{f"{kind}_per_token": _usual(found) for kind, found in per_step.items()},

@@ -96,6 +96,8 @@ def show_info(facts: dict[str, Any]) -> None:
     gap = f"p50 {number(facts['gap_p50_us'])} µs, p90 {number(facts['gap_p90_us'])} µs"
     usual = f" (the median step takes {number(facts['period_us'])} µs)" if facts["period_us"] else ""
     rates = f"{number(facts['steps_per_s'])} as recorded, wall-clock{usual}"
+    if facts["rate_doubt"]:
+        rates += f"; doubted: {facts['rate_doubt']}"
     if facts["steps_per_s"] is None:
         rates = "–" + (" (one step has no rate)" if facts["steps"] == 1 else usual)
     untraced, traced = number(facts["tokens_per_s"]), number(facts["traced_tokens_per_s"])
@@ -110,10 +112,12 @@ def show_info(facts: dict[str, Any]) -> None:
         **({"class": f"{facts['strategy']}{share}"} if facts["strategy"] else {}),
         "signature": facts["signature"],
         "per step": per_step,
+        **({"the host waits": report.waits_elsewhere_words(waits)} if (waits := facts["waits_elsewhere"]) else {}),
         "steps/s": rates,
         **({"tokens/s": f"{untraced} untraced, {traced} as recorded"} if facts["strategy"] else {}),
         "gap": gap + report.distortion_words(facts["distortion"]),
         **report.estimated_row(facts["estimated_untraced_gap_us"]),
+        "run-ahead": report.run_ahead_words(facts["run_ahead"], facts["run_ahead_unknown"]),
         **({"kernels": ", ".join(kernels)} if "kernels" in facts else {}),
     }
     console.print(report.grid(rows))

@@ -77,6 +77,7 @@ def _facts(recording: Recording) -> dict[str, Any]:
         "blocking_copies_per_token": summary.blocking_copies_per_token,
         "polls_per_token": summary.polls_per_token,
         "fetch_lag": asdict(summary.fetch_lag) if summary.fetch_lag else None,
+        "waits_elsewhere": asdict(summary.waits_elsewhere) if summary.waits_elsewhere else None,
         "token_source": summary.token_source,
         "inventory": json_rows(_inventory(recording)),
     }
@@ -108,6 +109,8 @@ def _show(facts: dict[str, Any], unit: str) -> None:
     rows[f"copies per {unit}"] = number(facts["copies_per_token"])
     rows[f"launches per {unit}"] = number(facts["launches_per_token"])
     rows["the host fetches"] = _fetched(facts["fetch_lag"])
+    if facts["waits_elsewhere"]:
+        rows["the host waits"] = report.waits_elsewhere_words(facts["waits_elsewhere"])
     found = f"{facts['signature_share']:.0%} of {facts['steps']} steps, from {facts['token_source']}"
     console.print(report.grid(rows | {"signature": f"{facts['signature']}  ({found})"}))
     if facts["inventory"]:

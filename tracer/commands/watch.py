@@ -53,6 +53,8 @@ _HELP: Final = {
     "intertoken_step_gap_seconds": ("gauge", "Time between the compute of two steps."),
     "intertoken_step_syncs": ("gauge", "Host synchronisations per step."),
     "intertoken_step_launches": ("gauge", "Launches of kernels and graphs per step."),
+    "intertoken_run_ahead_seconds": ("gauge", "How long ago a step was launched when the device starts it."),
+    "intertoken_run_ahead_launches": ("gauge", "Launches made behind a step's first when the device starts it."),
 }
 _CALL: Final = ["process", "correlation"]
 
@@ -134,6 +136,7 @@ class Live:
         steps_per_s: rate over the last calls.
         idle_us, gap_us: p50 and p95 per step.
         syncs, launches: per step, median.
+        run_ahead: of the host (`RunAhead.figures`), on all devices.
         why: the reason if there are no figures.
     """
 
@@ -147,6 +150,7 @@ class Live:
     gap_us: tuple[float, float] | None = None
     syncs: float | None = None
     launches: float | None = None
+    run_ahead: dict[str, dict[str, float]] | None = None
     why: str = ""
 
 
@@ -225,7 +229,7 @@ def figures(ring: Ring) -> Iterator[Live]:
         idle_us = _quantiles(of_steps) if len(of_steps) else None
         gap_us = _quantiles(table["gap"].to_numpy() / 1e3)
         counts = (syncs.syncs_per_token, syncs.launches_per_token)
-        yield Live(*facts, cast("int", device), rate, idle_us, gap_us, *counts)
+        yield Live(*facts, cast("int", device), rate, idle_us, gap_us, *counts, recording.run_ahead.figures)
 
 
 def _newest(trace: Trace) -> Steps:
@@ -273,6 +277,11 @@ def _samples(row: Live) -> Iterator[tuple[str, dict[str, str], float]]:
         yield "intertoken_step_syncs", labels, row.syncs
     if row.launches is not None:
         yield "intertoken_step_launches", labels, row.launches
+    for name, unit, divisor in (("seconds", "time_us", 1e6), ("launches", "launches", 1)):
+        for quantile, key in (("0.5", "p50"), ("0.05", "p5")):
+            if row.run_ahead is not None:
+                value = row.run_ahead[unit][key] / divisor
+                yield f"intertoken_run_ahead_{name}", {**labels, "quantile": quantile}, value
 
 
 def serve(port: int, look: Callable[[], Iterable[Live]], say: Callable[[str], object]) -> None:

@@ -20,20 +20,26 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SYNC, COPY, BLOCKING_COPY, LAUNCH, GRAPH_LAUNCH, EVENT, WAIT, POLL = "s", "a", "c", "k", "g", "e", "w", "q"
+HOST_FUNCTION, MEMORY_OPERATION = "h", "v"
 """The letters of a sync signature: sync, asynchronous copy, blocking copy, kernel launch, graph launch, event record,
-stream wait, query whether work has completed."""
+stream wait, query whether work has completed; host function put on a stream, and wait for or write of a value in memory
+by a stream."""
+
+CALLBACK: Final = " callback"
+"""The end of the name of a host function's own run, on a thread of the driver (`cuLaunchHostFunc callback`)."""
 
 BEGIN_CAPTURE: Final = "<"
 END_CAPTURE: Final = ">"
 
 LAUNCHES: Final = (LAUNCH, GRAPH_LAUNCH)
 COPIES: Final = (COPY, BLOCKING_COPY)
-CALLS: Final = (SYNC, *COPIES, *LAUNCHES, EVENT, WAIT)
+CALLS: Final = (SYNC, *COPIES, *LAUNCHES, EVENT, WAIT, HOST_FUNCTION, MEMORY_OPERATION)
 """The calls that `analysis.calls.host_calls` finds."""
 
 MEANING: Final = {
     SYNC: "sync", COPY: "asynchronous copy", BLOCKING_COPY: "blocking copy", GRAPH_LAUNCH: "graph launch",
     LAUNCH: "kernel launch", EVENT: "event record", WAIT: "stream wait", POLL: "polling loop",
+    HOST_FUNCTION: "host function", MEMORY_OPERATION: "stream memory operation",
 }  # fmt: skip
 """The meaning of each letter of a signature."""
 
@@ -81,7 +87,7 @@ def is_unknown(name: str) -> bool:
         >>> is_unknown("hipLaunchKernelTwice"), is_unknown("cudaLaunchKernel"), is_unknown("cudaFuncSetAttribute")
         (True, False, False)
     """
-    known = plain(name) in LETTERS or _ON_GRAPHS.fullmatch(name) is not None
+    known = plain(name) in LETTERS or name.endswith(CALLBACK) or _ON_GRAPHS.fullmatch(name) is not None
     return not known and _TELLING.search(name) is not None
 
 

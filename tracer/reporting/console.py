@@ -138,6 +138,34 @@ def distortion_words(value: float | None) -> str:
     return f"   (period {value:.2f} × the untraced one)" if value is not None and abs(value - 1) > 0.005 else ""
 
 
+def waits_elsewhere_words(of: dict[str, Any]) -> str:
+    """How the host waits for the results of its steps without a sync, in words.
+
+    Example:
+        >>> waits_elsewhere_words({"how": "host function", "lag": 0, "share": 0.998, "steps": 419})
+        'by a host function: 100% of 419 steps are launched after the result of the one before'
+    """
+    how = {"host function": "by a host function", "no CUDA call": "without a CUDA call"}[of["how"]]
+    whose = "the one before" if of["lag"] == 0 else f"{of['lag'] + 1} before"
+    return f"{how}: {of['share']:.0%} of {of['steps']} steps are launched after the result of {whose}"
+
+
+def run_ahead_words(of: dict[str, dict[str, float]] | None, unknown: str | None) -> str:
+    """How far the host is ahead of the device, in words.
+
+    Example:
+        >>> run_ahead_words({"time_us": {"p50": 1180.4, "p5": 4.1}, "launches": {"p50": 17.0, "p5": 0.0}}, None)
+        'p50 1,180.4 µs and 17 launches, p5 4.1 µs and 0'
+        >>> run_ahead_words(None, "the recording has no calls")
+        '– (the recording has no calls)'
+    """
+    if of is None:
+        return f"– ({unknown})" if unknown else "–"
+    time, launches = of["time_us"], of["launches"]
+    first = f"p50 {number(time['p50'])} µs and {number(launches['p50'])} launches"
+    return f"{first}, p5 {number(time['p5'])} µs and {number(launches['p5'])}"
+
+
 def warn(console: Console, warning: str | None) -> None:
     """Print a warning, if there is one."""
     if warning:
