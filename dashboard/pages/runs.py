@@ -14,7 +14,7 @@ from dashboard.pages.parts import HIDDEN, SHOWN, inputs, keep_view, outputs
 from dashboard.reading.run import Run
 from dashboard.reading.store import RunStore
 from dashboard.text import plain
-from dashboard.view import Linked, NoRate, View, rate_of, switched, text_of
+from dashboard.view import MOST_RUNS, Linked, NoRate, View, rate_of, switched, text_of
 
 _LONGEST = 120
 PATIENCE = 2.0  # seconds after which a page opens with the recordings read so far
@@ -89,12 +89,15 @@ def extremes(runs: Sequence[Run]) -> list[str]:
     """Keys of the runs with the longest and the shortest median gap, among comparable ones.
 
     Comparable with the first run, or with the first that has a counterpart of known rate, so that there can be a
-    verdict; the first run alone if there is none.
+    verdict; if there is none the first run alone, or all engines of its recording.
     """
     shown = [run for run in runs if run.summary.gap_p50_us is not None]
     fit = [run for run in shown if run.of_known_speed]
     several = (alike for run in fit if len(alike := [other for other in fit if other.kind == run.kind]) > 1)
-    alike = sorted(next(several, shown[:1]), key=lambda run: run.summary.gap_p50_us or 0.0, reverse=True)
+    alike = next(several, [])
+    if not alike:
+        return [run.key for run in shown if run is shown[0] or (run.owner and run.path == shown[0].path)][:MOST_RUNS]
+    alike = sorted(alike, key=lambda run: run.summary.gap_p50_us or 0.0, reverse=True)
     return [run.key for run in alike[:1] + alike[1:][-1:]]
 
 

@@ -25,6 +25,7 @@ from tests.dashboard.page import BARS
 from tests.dashboard.planted import plant
 from tests.dashboard.traces import GAP, PERIOD, decode
 from tests.recordings import LLAMA, SAMPLES
+from tests.tracer.handmade import Loop, loops
 from tracer import formats
 
 pytestmark = [pytest.mark.browser, pytest.mark.usefixtures("all_resamples")]
@@ -507,3 +508,23 @@ def test_figures_are_saved_by_the_browser_and_links_download(page, address, tmp_
     assert "barlayer" in drawing
     assert "rgb(22, 27, 34)" in drawing  # dark ground below light words
     assert (tmp_path / "intertoken-timeline.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_one_of_several_engines_is_chosen_by_keyboard_and_by_its_link(page, tmp_path):
+    formats.write(loops(Loop(107_300, 600_000), Loop(68_600, 240_000, 80, thread=102, syncs=2)), tmp_path / "two")
+    with served(tmp_path) as address:
+        page.visit(f"{address}gap/")
+        for words in ("two · process 100 thread 101 device 0", "two · process 100 thread 102 device 0", "107", "68.6"):
+            page.says("figures", words)
+        page.visit(f"{address}syncs/?run=two~process 100 thread 101 device 0")
+        page.says("said-of-all", "1 sync a ")
+        page.enter("#run")
+        page.shows(".dash-dropdown-search")
+        search = page.one(".dash-dropdown-search")
+        search.send_keys("102")
+        page.until(lambda: len(page.all(".dash-dropdown-content .dash-options-list-option")) == 1, "only one engine")
+        search.send_keys(Keys.ENTER)
+        page.linked("thread+102")
+        page.says("said-of-all", "2 syncs a ")
+        page.load(page.browser.current_url)
+        page.says("said-of-all", "2 syncs a ")
