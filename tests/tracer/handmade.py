@@ -58,9 +58,9 @@ class Script:
 
     def copy(
         self, call: tuple[int, int], device: tuple[int, int], kind: str = "HtoD", stream: int = 7, size: int = 4,
-        name: str = "cudaMemcpyAsync_v3020",
+        name: str = "cudaMemcpyAsync_v3020", thread: int = THREAD,
     ) -> None:  # fmt: skip
-        self.copied(device, kind, self.call(name, *call), stream, size)
+        self.copied(device, kind, self.call(name, *call, thread=thread), stream, size)
 
     def copied(self, device: tuple[int, int], kind: str, correlation: int, stream: int = 7, size: int = 4) -> None:
         self._on_stream("memcpys", *device, stream, correlation, kind=kind, bytes=size)

@@ -130,6 +130,21 @@ def test_names_choose_as_numbers_do() -> None:
         analyse(trace, process=200, thread=101).steps  # noqa: B018
 
 
+def test_a_loop_with_few_steps_is_found_where_its_thread_is_asked_for() -> None:
+    """Without marks, a thread with less than a quarter of the steps of another is taken for one that helps it."""
+    script = Script()
+    for thread, stream, steps, period in ((101, 7, 40, 1000), (102, 8, 6, 5000)):
+        for step in range(steps):
+            at = step * period
+            script.launch((at, at + 10), (at + 20, at + 820), stream=stream, thread=thread, name=f"k{stream}")
+            script.copy((at + 20, at + 30), (at + 820, at + 830), "DtoH", stream, thread=thread)
+            script.sync(at + 30, at + 840, stream, thread=thread)
+    trace = script.trace
+    assert set(analyse(trace).steps.rows.thread) == {101}
+    found = analyse(trace, thread=102)
+    assert (len(found.steps), found.gaps.gap_us["p50"]) == (6, 4.2)
+
+
 def test_a_thread_that_takes_turns_on_two_devices_runs_two_engines() -> None:
     script = Script()
     for step in range(20):

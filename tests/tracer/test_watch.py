@@ -12,6 +12,7 @@ import pytest
 from rich.console import Console
 
 from tests.tracer.fake_driver import run
+from tests.tracer.handmade import Loop, loops
 from tests.tracer.light_engine import Engine
 from tracer import read
 from tracer.commands.watch import Live, figures, live, metrics, serve, table_of
@@ -64,6 +65,20 @@ def test_what_a_program_does_now_is_shown_and_not_what_it_did_for_longest():
     made.stamps = made.stamps[:-2]
     (row,) = figures(made.ring())
     assert row.steps_per_s == pytest.approx(1e9 / 3_108_000, rel=0.01)
+
+
+def test_each_engine_in_a_process_has_a_row(monkeypatch):
+    trace = loops(Loop(107_300, 600_000), Loop(68_600, 240_000, 80, thread=102))
+    monkeypatch.setattr("tracer.commands.watch.light_trace", lambda rings: trace)
+    made = Engine()
+    made.graph(0, 1000)
+    rows = list(figures(made.ring()))
+    assert [(row.thread, row.gap_us[0], row.device) for row in rows] == [(101, 107.3, 0), (102, 68.6, 0)]
+    assert f'{{process="{rows[0].process}",program="{rows[0].program}",thread="102",device="0"}}' in metrics(rows)
+    console = Console(width=120)
+    with console.capture() as shown:
+        console.print(table_of(rows))
+    assert "thread 101" in shown.get()
 
 
 def test_a_window_of_what_runs_is_kept_as_a_recording(program, tmp_path, monkeypatch):

@@ -163,7 +163,8 @@ class _Copies(Columns):
 
 
 def place_kernels(light: Trace, steps: Steps, node: Trace) -> PlacedKernels | None:
-    """Place the node pass in the steps of the light pass; None if nothing matches, or `light` is not a light recording.
+    """Place the node pass in the steps of the light pass; None if nothing matches, `light` is not a light recording, or
+    there are several engines.
 
     Args:
         node: the node pass of the same command.
@@ -174,6 +175,8 @@ def place_kernels(light: Trace, steps: Steps, node: Trace) -> PlacedKernels | No
         others = choose_steps(node, None, ALL_STEPS) if pauses(light) else find_steps(node)
     except TraceError:
         return None
+    if steps.owners or steps.beside is not None or others.owners:
+        return None  # which engine of the one is which of the other is not known
     graphs, (replays, inside) = light.graph_launches, _replays_of(node)
     stamped = _numbered(light, steps, graphs, graphs.device, chosen=graphs.graph != MISSING)
     mine, theirs = _paired(

@@ -15,6 +15,7 @@ from typing import Final
 import numpy as np
 
 from tracer.analysis.bounds import Bounds, Owner
+from tracer.analysis.calls import Calls
 from tracer.analysis.step_work import activity_steps, different_rates
 from tracer.analysis.steps import Steps
 from tracer.errors import UsageError, printable
@@ -64,6 +65,17 @@ def in_process(trace: Trace, asked: str, processes: Ints) -> Bools:
     found = _matching(asked, [(int(process), names.get(int(process), "")) for process in np.unique(processes)])
     kept = np.isin(processes, [number for number, _ in found])
     return kept if kept.any() else ~kept
+
+
+def hosts_of(trace: Trace, asked: str | None, calls: Calls) -> set[_Host]:
+    """Process and thread of the calls of the requested threads; none if none are requested."""
+    if asked is None:
+        return set()
+    names = _names(trace)[1]
+    hosts = [(process, thread) for (process, thread), _ in grouped(calls.process, calls.thread)]
+    known = {host: (host[1], names.get(host, "")) for host in hosts}
+    found = _matching(asked, list(known.values()))
+    return {host for host, each in known.items() if each in found}
 
 
 # --- whose ---

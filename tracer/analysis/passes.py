@@ -25,7 +25,7 @@ next, and is one pass through a model.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Any, Final
@@ -369,8 +369,9 @@ class _Found:
     confidence: float
 
 
-def steps_of_fetches(trace: Trace, calls: Calls) -> Steps | None:
-    """Stage 9: the steps of all hosts together; None if no host does anything similar `SEVERAL` times.
+def steps_of_fetches(trace: Trace, calls: Calls, wanted: Collection[tuple[int, int]] = ()) -> Steps | None:
+    """Stage 9: the steps of all hosts together, without those that have far fewer than others and are not `wanted`
+    (process and thread); None if no host does anything similar `SEVERAL` times.
 
     The confidence is the share of the device's time between them that the steps explain, times the certainty of the
     order of their turns.
@@ -380,7 +381,7 @@ def steps_of_fetches(trace: Trace, calls: Calls) -> Steps | None:
     if not found:
         return None
     most = max(len(steps.rows) for steps in found)
-    found = [steps for steps in found if 4 * len(steps.rows) >= most]
+    found = [steps for steps in found if 4 * len(steps.rows) >= most or _host_of(steps.rows) in wanted]
     rows = joined([steps.rows for steps in found])
     of_host = np.repeat(np.arange(len(found)), [len(steps.rows) for steps in found])
     rows = rows.changed(group=numbers(of_host, rows.group)[0])
@@ -390,6 +391,10 @@ def steps_of_fetches(trace: Trace, calls: Calls) -> Steps | None:
     detail = "; ".join(dict.fromkeys(steps.detail for steps in found))
     made = as_steps(rows, "calls", detail, explained * min(steps.confidence for steps in found))
     return replace(made, unexplained=1 - explained)
+
+
+def _host_of(rows: StepRows) -> tuple[int, int]:
+    return int(rows.process[0]), int(rows.thread[0])
 
 
 def _busy(host: Host, begin: int, end: int) -> int:

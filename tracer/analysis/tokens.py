@@ -27,7 +27,7 @@ from tracer.analysis.bounds import Bounds as Bounds
 from tracer.analysis.calls import Calls, host_calls
 from tracer.analysis.clocks import without_doubtful
 from tracer.analysis.marked import steps_by_name, steps_of_marks
-from tracer.analysis.owners import chosen, in_process, with_owners
+from tracer.analysis.owners import chosen, hosts_of, in_process, with_owners
 from tracer.analysis.passes import CONSTANT, single_passes, steps_of_fetches
 from tracer.analysis.phases import results_of, with_phases
 from tracer.analysis.steps import Steps as Steps
@@ -92,7 +92,7 @@ def find_steps(
         steps = all_if_partly_marked(trace, steps, calls) or steps
     elif begins is not None and steps is None:
         steps = steps_by_name(trace, begins, inside)
-    steps = steps or steps_of_fetches(trace, calls) or single_passes(trace, calls)
+    steps = steps or steps_of_fetches(trace, calls, hosts_of(trace, of.thread, calls)) or single_passes(trace, calls)
     if steps is None:
         raise NoStepsError(
             f"no steps: {launches} kernels and graphs, no marks of a step around them, no loop in which the host waits "

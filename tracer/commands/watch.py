@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.live import Live as Screen
 from rich.table import Table
 
+from tracer.analysis.bounds import ALL_STEPS
 from tracer.analysis.clocks import without_doubtful
 from tracer.analysis.recording import Recording
 from tracer.analysis.step_work import steps_per_s
@@ -76,8 +77,8 @@ def watch(
 ) -> None:
     """Show steps/s, idle time, gap, syncs and launches of programs that are running under `intertoken record`.
 
-    Each row is a device of a process, from its last calls; idle time and gap are per step, in µs. The programs are not
-    disturbed: only their rings are read.
+    Each row is a device of a process, or of each of several engines in it, from its last calls; idle time and gap are
+    per step, in µs. The programs are not disturbed: only their rings are read.
 
     \b
     Examples:
@@ -116,12 +117,12 @@ def table_of(rows: list[Live]) -> Table:
     for row in rows:
         pairs = [f"{value:,.1f}" for pair in (row.idle_us, row.gap_us) for value in pair or ()]
         if row.device is None:
-            table.add_row(str(row.process), styled(row.program), "", styled(f"{row.calls:,} calls; {row.why}"))
+            table.add_row(row.host, styled(row.program), "", styled(f"{row.calls:,} calls; {row.why}"))
             continue
         rate = "" if row.steps_per_s is None else f"{row.steps_per_s:,.1f}"
         idle = pairs if row.idle_us else ["", "", *pairs]
         table.add_row(
-            str(row.process), styled(row.program), str(row.device), rate, *idle, f"{row.syncs:g}", f"{row.launches:g}"
+            row.host, styled(row.program), str(row.device), rate, *idle, f"{row.syncs:g}", f"{row.launches:g}"
         )
     return table
 
@@ -138,6 +139,7 @@ class Live:
         syncs, launches: per step, median.
         run_ahead: of the host (`RunAhead.figures`), on all devices.
         why: the reason if there are no figures.
+        thread: that launches the steps, if those of the process are of several engines.
     """
 
     process: int
@@ -152,6 +154,12 @@ class Live:
     launches: float | None = None
     run_ahead: dict[str, dict[str, float]] | None = None
     why: str = ""
+    thread: int | None = None
+
+    @property
+    def host(self) -> str:
+        """The process, and the thread if it is known."""
+        return str(self.process) if self.thread is None else f"{self.process} thread {self.thread}"
 
 
 def live(chosen: str | None = None) -> list[Live]:
@@ -213,29 +221,43 @@ def _last(trace: Trace, seconds: float, now: int) -> Trace:
 
 
 def figures(ring: Ring) -> Iterator[Live]:
-    """Figures of a process, one row per device."""
+    """Figures of a process, one row per device, of several engines in it per engine."""
     facts = (ring.process, ring.program, ring.written, ring.overwritten)
     try:
         trace = light_trace([ring])
-        recording = Recording.of_steps(trace, _newest(trace))
-        gaps, syncs = recording.gaps, recording.syncs
-        rate = steps_per_s(trace, recording.steps, recording.spans)
+        steps = find_steps(trace)
+        if not steps.owners:
+            yield from _of_engine(facts, trace, steps)
+            return
     except TraceError as problem:
         yield Live(*facts, why=str(problem))
         return
+    for owner in steps.owners:
+        try:
+            yield from _of_engine(facts, trace, find_steps(trace, of=ALL_STEPS.of(owner)), owner.thread)
+        except TraceError as problem:
+            yield Live(*facts, thread=owner.thread, why=str(problem))
+
+
+def _of_engine(
+    facts: tuple[int, str, int, int], trace: Trace, steps: Steps, thread: int | None = None
+) -> Iterator[Live]:  # fmt: skip
+    recording = Recording.of_steps(trace, _newest(trace, steps))
+    gaps, syncs = recording.gaps, recording.syncs
+    rate = steps_per_s(trace, recording.steps, recording.spans)
     for device, table in gaps.table.groupby("device"):
         idle = gaps.idle.steps
         of_steps = idle.loc[idle["device"] == device, "idle"].to_numpy() / 1e3
         idle_us = _quantiles(of_steps) if len(of_steps) else None
         gap_us = _quantiles(table["gap"].to_numpy() / 1e3)
         counts = (syncs.syncs_per_token, syncs.launches_per_token)
-        yield Live(*facts, cast("int", device), rate, idle_us, gap_us, *counts, recording.run_ahead.figures)
+        ahead = recording.run_ahead.figures
+        yield Live(*facts, cast("int", device), rate, idle_us, gap_us, *counts, run_ahead=ahead, thread=thread)
 
 
-def _newest(trace: Trace) -> Steps:
+def _newest(trace: Trace, steps: Steps) -> Steps:
     """The steps of the last regime, if there are several: what the program does now, not what it did for longest. The
     last step is being launched."""
-    steps = find_steps(trace)
     whole = max(len(steps) - 1, 1)
     regimes = regimes_of(steps.rows[:whole])
     return without_doubtful(trace, steps.select(regimes[-1].first if regimes else 0, whole))
@@ -267,7 +289,7 @@ def _samples(row: Live) -> Iterator[tuple[str, dict[str, str], float]]:
     yield "intertoken_calls_overwritten_total", of_process, row.overwritten
     if row.device is None:
         return
-    labels = {**of_process, "device": str(row.device)}
+    labels = of_process | ({} if row.thread is None else {"thread": str(row.thread)}) | {"device": str(row.device)}
     if row.steps_per_s is not None:
         yield "intertoken_steps_per_second", labels, row.steps_per_s
     for name, pair in (("idle", row.idle_us), ("gap", row.gap_us)):
