@@ -23,6 +23,7 @@ with atheris.instrument_imports(include=["tracer.formats", "tracer.model.graph_j
 
 from tests.fuzz.contract import assert_clear, check
 from tests.tracer.nsys_exports import RECORDING, export
+from tests.tracer.rocm_files import csv_folder, hip
 from tracer.errors import FormatError
 
 CHROME, RUN, GRAPH = (Path(__file__).with_name("fuzz_seeds").joinpath(f"{name}.json").read_bytes()
@@ -44,6 +45,23 @@ def chrome(data: bytes, work: Path) -> None:
     path = work / "a.json"
     path.write_bytes({b"z": gzip.compress}.get(data[:1], bytes)(data[1:]))
     check(path, work / "out", copies=data[-1:] < RARE)
+
+
+CSV_TABLES = ("kernel_trace", "memory_copy_trace", "hip_api_trace", "marker_api_trace", "agent_info")
+
+
+def rocprof_csv(data: bytes, work: Path) -> None:
+    """A folder of rocprofv3 of which one file, which the first byte chooses, is different."""
+    folder = work / "rocm"
+    if not folder.exists():
+        csv_folder(folder, hip(3))
+    file = folder / f"100_{CSV_TABLES[data[0] % len(CSV_TABLES) if data else 0]}.csv"
+    good = file.read_bytes()
+    file.write_bytes(data[1:])
+    try:
+        check(folder, work / "out", copies=data[-1:] < RARE)
+    finally:
+        file.write_bytes(good)
 
 
 def parquet(data: bytes, work: Path) -> None:
@@ -90,6 +108,9 @@ def seeds(reader: Callable[[bytes, Path], None], place: Path) -> list[bytes]:
     if reader is chrome:
         long = [b"j" + CHROME.replace(short, each) for short, several in LONG.items() for each in several]
         return [b"j" + CHROME, b"z" + CHROME, b"Z" + gzip.compress(CHROME), b"j[" + CHROME[80:-24], *long]
+    if reader is rocprof_csv:
+        csv_folder(place / "rocm", hip(3))
+        return [bytes([i]) + (place / "rocm" / f"100_{table}.csv").read_bytes() for i, table in enumerate(CSV_TABLES)]
     if reader is run_json:
         return [b"r" + RUN, b"g" + GRAPH]
     if reader is parquet:
@@ -106,7 +127,7 @@ def seeds(reader: Callable[[bytes, Path], None], place: Path) -> list[bytes]:
 
 
 def main(name: str, *given: str) -> None:
-    reader = {each.__name__: each for each in (chrome, parquet, run_json, sqlite)}[name]
+    reader = {each.__name__: each for each in (chrome, parquet, rocprof_csv, run_json, sqlite)}[name]
     with tempfile.TemporaryDirectory(prefix="intertoken-fuzz-") as folder:
         corpus, work, made = (Path(folder) / part for part in ("corpus", "work", "made"))
         for directory in (corpus, work, work / "out", made):

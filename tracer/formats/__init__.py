@@ -77,7 +77,7 @@ _SUFFIX: Final = re.compile(r"\.[a-z]\w*(-rep)?", re.IGNORECASE)
 _MOST_NAMES: Final = 5  # of unknown calls in a note
 
 
-_SHIPPED: Final = ("nsys_parquet", "chrome", "perfetto", "nsys_sqlite")
+_SHIPPED: Final = ("nsys_parquet", "chrome", "perfetto", "nsys_sqlite", "rocprof_csv")
 """The files of this folder with a `Format`, in the order in which they are tried: each is imported only when the ones
 before it do not hold. nsys's accepts any SQLite file, to say what it lacks."""
 
@@ -260,6 +260,7 @@ def check_replaceable(directory: Path, is_part: Callable[[Path], bool]) -> None:
 
 
 _NOT_READ: Final = "is not read; record with PyTorch's profiler, or with rocmProfileData and its rpd2tracing"
+_NO_CSV: Final = "a CSV of rocprofv3 without kernels, copies or calls; record with --runtime-trace"
 _HEAD: Final = 1 << 12  # bytes
 _GZIP: Final = b"\x1f\x8b"
 _ROCPROF_JSON: Final = re.compile(rb'\s*\{\s*"rocprofiler-sdk-tool"')
@@ -271,7 +272,7 @@ def of_rocprof(path: Path) -> str | None:
     head = _head(path) if path.is_file() else b""
     if _ROCPROF_JSON.match(head):
         return f"the JSON of rocprofv3 {_NOT_READ}"
-    return f"the CSV of rocprofv3 {_NOT_READ}" if _ROCPROF_CSV.match(head) else None
+    return _NO_CSV if _ROCPROF_CSV.match(head) else None
 
 
 def of_rocprof_database(tables: Collection[str]) -> str | None:
