@@ -23,7 +23,7 @@ with atheris.instrument_imports(include=["tracer.formats", "tracer.model.graph_j
 
 from tests.fuzz.contract import assert_clear, check
 from tests.tracer.nsys_exports import RECORDING, export
-from tests.tracer.rocm_files import csv_folder, hip
+from tests.tracer.rocm_files import Database, csv_folder, hip
 from tracer.errors import FormatError
 
 CHROME, RUN, GRAPH = (Path(__file__).with_name("fuzz_seeds").joinpath(f"{name}.json").read_bytes()
@@ -96,6 +96,13 @@ def run_json(data: bytes, work: Path) -> None:
         assert all(graph.stream_name(stream) for stream in range(graph.streams))
 
 
+def rocpd(data: bytes, work: Path) -> None:
+    """A database of rocprofv3: whatever follows the magic number."""
+    path = work / "a.db"
+    path.write_bytes(b"SQLite format 3\0" + data[16:])
+    check(path, work / "out", copies=data[-1:] < RARE)
+
+
 def sqlite(data: bytes, work: Path) -> None:
     """A SQLite export: whatever follows the magic number."""
     path = work / "a.sqlite"
@@ -108,6 +115,10 @@ def seeds(reader: Callable[[bytes, Path], None], place: Path) -> list[bytes]:
     if reader is chrome:
         long = [b"j" + CHROME.replace(short, each) for short, several in LONG.items() for each in several]
         return [b"j" + CHROME, b"z" + CHROME, b"Z" + gzip.compress(CHROME), b"j[" + CHROME[80:-24], *long]
+    if reader is rocpd:
+        for schema in (3, 4):
+            Database(place / f"{schema}.db", hip(2), schema)
+        return [(place / f"{schema}.db").read_bytes() for schema in (3, 4)]
     if reader is rocprof_csv:
         csv_folder(place / "rocm", hip(3))
         return [bytes([i]) + (place / "rocm" / f"100_{table}.csv").read_bytes() for i, table in enumerate(CSV_TABLES)]
@@ -127,7 +138,7 @@ def seeds(reader: Callable[[bytes, Path], None], place: Path) -> list[bytes]:
 
 
 def main(name: str, *given: str) -> None:
-    reader = {each.__name__: each for each in (chrome, parquet, rocprof_csv, run_json, sqlite)}[name]
+    reader = {each.__name__: each for each in (chrome, parquet, rocpd, rocprof_csv, run_json, sqlite)}[name]
     with tempfile.TemporaryDirectory(prefix="intertoken-fuzz-") as folder:
         corpus, work, made = (Path(folder) / part for part in ("corpus", "work", "made"))
         for directory in (corpus, work, work / "out", made):

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import csv
+import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
@@ -117,6 +120,141 @@ def _csv_tables(trace: Trace, streams: bool) -> dict[str, tuple[str, list[list[A
         "agent_info": ("Node_Id Logical_Node_Id Agent_Type Cu_Count Product_Name Model_Name Name", agents),
         "hip_stats": ("Name Calls TotalDurationNs AverageNs Percentage MinNs MaxNs StdDev", []),
     }  # fmt: skip
+
+
+_COMMON: Final = {
+    "metadata": "tag, value", "string": "string", "info_node": "machine_id, hostname",
+    "info_process": "nid, ppid, pid, command", "info_thread": "nid, ppid, pid, tid, name",
+    "info_agent": "nid, pid, type, absolute_index, logical_index, type_index, name, model_name, product_name, extdata",
+    "info_stream": "nid, pid, name", "info_queue": "nid, pid, name",
+    "info_kernel_symbol": "kernel_name, display_name, arch_vgpr_count, sgpr_count, extdata",
+    "event": "category_id, stack_id, parent_stack_id, correlation_id, extdata",
+}  # fmt: skip
+_SIZES: Final = ", ".join(f"{what}_size_{axis}" for what in ("workgroup", "grid") for axis in "xyz")
+_SCHEMAS: Final[dict[int, dict[str, str]]] = {
+    3: {
+        "track": "nid, pid, tid, name_id", "region": "nid, pid, tid, start, end, name_id, event_id",
+        "sample": "track_id, timestamp, event_id",
+        "kernel_dispatch": "nid, pid, tid, agent_id, kernel_id, dispatch_id, queue_id, stream_id, start, end, "
+        f"group_segment_size, event_id, {_SIZES}",
+        "memory_copy": "nid, pid, tid, start, end, name_id, dst_agent_id, src_agent_id, size, queue_id, stream_id, "
+        "event_id",
+    },
+    4: {
+        "info_category": "name", "timestamp": "value, phase, track_id",
+        "track": "nid, ppid, pid, tid, agent_id, queue_id, stream_id, name_id",
+        "region": "track_id, name_id, start_id, end_id, event_id",
+        "sample": "track_id, name_id, timestamp_id, event_id",
+        "kernel_dispatch": "track_id, kernel_id, dispatch_id, start_id, end_id, group_segment_size, event_id, "
+        f"{_SIZES}",
+        "memory_copy": "track_id, start_id, end_id, name_id, dst_agent_id, src_agent_id, size, event_id",
+    },
+}  # fmt: skip
+"""Schema -> table -> its columns behind `id`, as far as a reader may want them."""
+
+
+class Database:
+    """A database of rocprofv3, or the tables of one more process in it. The ids are not what they stand for."""
+
+    def __init__(self, path: Path, trace: Trace, schema: int = 3, machine: str = "m1") -> None:
+        self.pid = int(trace["api"]["process"].iloc[0])
+        self._schema, self._suffix = schema, f"_0000{self.pid:04x}_8903"
+        self._ids: dict[tuple[str, Any], int] = {}
+        self._rows = 0
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with closing(sqlite3.connect(path, isolation_level=None)) as self._file:
+            self._file.execute("BEGIN")
+            for table, columns in (_COMMON | _SCHEMAS[schema]).items():
+                names = ", ".join(f'"{name}"' for name in columns.split(", "))
+                stored = f"`rocpd_{table}{self._suffix}`"
+                self._file.execute(
+                    f"CREATE TABLE IF NOT EXISTS {stored} (id INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT, "
+                    f"guid TEXT DEFAULT '0' NOT NULL, {names})"
+                )
+                self._file.execute(f"CREATE VIEW IF NOT EXISTS rocpd_{table} AS SELECT * FROM {stored}")
+            self._write(trace, machine)
+            self._file.execute("COMMIT")
+
+    def add(self, table: str, **values: Any) -> int:
+        """A row; returns its id."""
+        names, marks = ", ".join(f'"{name}"' for name in values), ", ".join("?" * len(values))
+        sql = f"INSERT INTO `rocpd_{table}{self._suffix}` ({names}) VALUES ({marks})"
+        return self._file.execute(sql, [*values.values()]).lastrowid or 0
+
+    def _id(self, table: str, **values: Any) -> int:
+        """The id of the only row with these values."""
+        key = table, tuple(values.items())
+        if key not in self._ids:
+            self._ids[key] = self.add(table, **values)
+        return self._ids[key]
+
+    def _text(self, text: str) -> int:
+        return self._id("string", string=text)
+
+    def _event(self, category: str, correlation: int, message: str | None = None) -> int:
+        its = self._text(category) if self._schema == 3 else self._id("info_category", name=category)
+        extra = "{}" if message is None else json.dumps({"message": message})
+        return self.add("event", category_id=its, stack_id=correlation, correlation_id=0, extdata=extra)
+
+    def _placed(self, row: dict[str, Any], thread: int, **on_device: Any) -> dict[str, Any]:
+        """Where and when a row is, in the schema's way."""
+        where = {"nid": 1, "pid": self._process, "tid": self._id("info_thread", pid=self._process, tid=thread, name="")}
+        if self._schema == 3:
+            return {**where, **on_device, "start": row["start"], "end": row["end"]}
+        track = self._id("track", **where, **on_device)
+        start, end = (self.add("timestamp", value=row[which], track_id=track) for which in ("start", "end"))
+        return {"track_id": track, "start_id": start, "end_id": end}
+
+    def _write(self, trace: Trace, machine: str) -> None:
+        for _ in range(2):  # so that ids differ from what they stand for
+            self._text(f"unused {_}")
+        self._process = self.add("info_process", nid=1, pid=self.pid, command="/opt/bin/llama-server -m model.gguf")
+        self.add("info_node", machine_id=machine, hostname="node")
+        agents = {MISSING: self.add("info_agent", type="CPU", absolute_index=0, type_index=0, extdata="{}")}
+        for row in records(trace, "devices"):
+            number, extra = row["device"], json.dumps({"cu_count": row["sm_count"], "name": "gfx942"})
+            agents[number] = self.add(
+                "info_agent", type="GPU", absolute_index=CPUS + number, type_index=number, product_name=row["name"],
+                extdata=extra,
+            )  # fmt: skip
+        for row in records(trace, "kernels"):
+            kernel = self._id("info_kernel_symbol", display_name=row["name"], arch_vgpr_count=row["registers"])
+            sizes = {f"workgroup_size_{axis}": row[f"block_{axis}"] for axis in "xyz"}
+            sizes |= {f"grid_size_{axis}": row[f"grid_{axis}"] * row[f"block_{axis}"] for axis in "xyz"}
+            self.add(
+                "kernel_dispatch", kernel_id=kernel, group_segment_size=row["dynamic_shared"], **sizes,
+                event_id=self._event("KERNEL_DISPATCH", row["correlation"]),
+                **self._placed(row, THREAD, agent_id=agents[row["device"]], queue_id=1, stream_id=row["stream"]),
+            )  # fmt: skip
+        words = {"HtoD": "HOST_TO_DEVICE", "DtoH": "DEVICE_TO_HOST", "DtoD": "DEVICE_TO_DEVICE"}
+        for row in records(trace, "memcpys"):
+            self.add(
+                "memory_copy", size=row["bytes"], event_id=self._event("MEMORY_COPY", row["correlation"]),
+                name_id=self._text(f"MEMORY_COPY_{words[row['kind']]}"), src_agent_id=agents[row["src_device"]],
+                dst_agent_id=agents[row["dst_device"]], **self._placed(row, THREAD, stream_id=row["stream"]),
+            )  # fmt: skip
+        for row in records(trace, "api"):
+            kind = "HIP_RUNTIME_API_EXT" if row["layer"] == "runtime" else "HSA_CORE_API"
+            event = self._event(kind, row["correlation"])
+            self.add("region", name_id=self._text(row["name"]), event_id=event, **self._placed(row, row["thread"]))
+        for number, row in enumerate(records(trace, "nvtx")):
+            event = self._event("MARKER_CORE_RANGE_API", 10**6 + number, row["text"])
+            if row["start"] < row["end"]:
+                name = self._text("roctxThreadRangeA")
+                self.add("region", name_id=name, event_id=event, **self._placed(row, row["thread"]))
+            else:
+                self._sample(row, event)
+
+    def _sample(self, row: dict[str, Any], event: int) -> None:
+        place = self._placed(row, row["thread"])
+        if self._schema == 3:
+            track = self._id("track", nid=1, pid=place["pid"], tid=place["tid"], name_id=0)
+            self.add("sample", track_id=track, timestamp=row["start"], event_id=event)
+        else:
+            self.add(
+                "sample", track_id=place["track_id"], timestamp_id=place["start_id"], event_id=event,
+                name_id=self._text("roctxMarkA"),
+            )  # fmt: skip
 
 
 def same_tables(found: Trace, expected: Trace, *ignored: str) -> None:

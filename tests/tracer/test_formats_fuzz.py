@@ -20,7 +20,7 @@ from tests.programs import ran
 from tests.tracer import kineto
 from tests.tracer.hostile import HARMLESS, REFUSED, count
 from tests.tracer.nsys_exports import DATA, GLOBAL_TID, KERNELS, RECORDING, STEPS, export, export_of_2021, tampered
-from tests.tracer.rocm_files import csv_folder, hip
+from tests.tracer.rocm_files import Database, csv_folder, hip
 from tracer import formats
 from tracer.errors import FormatError
 from tracer.model import run_json
@@ -50,6 +50,7 @@ def place(tmp_path_factory):
     kineto.write(place / "a.json", kineto.GPU)
     kineto.write(place / "a.json.gz", kineto.GPU)
     csv_folder(place, hip(3))
+    Database(place / "rocm.db", hip(3))
     (place / "out").mkdir()
     return place
 
@@ -85,11 +86,11 @@ def test_any_values_in_an_export(place, data, version):
     check(Path(path), place / "out")
 
 
+FILES = ("3.20.sqlite", "a.json", "a.json.gz", "100_kernel_trace.csv", "100_hip_api_trace.csv", "rocm.db")
+
+
 @settings(fuzz, max_examples=12)
-@given(
-    flips=FLIPS,
-    source=st.sampled_from(["3.20.sqlite", "a.json", "a.json.gz", "100_kernel_trace.csv", "100_hip_api_trace.csv"]),
-)
+@given(flips=FLIPS, source=st.sampled_from(FILES))
 def test_any_bytes_in_a_file(place, source, flips):
     (place / f"flipped-{source}").write_bytes(_flipped((place / source).read_bytes(), flips))
     check(place / f"flipped-{source}", place / "out")

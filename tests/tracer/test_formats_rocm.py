@@ -1,10 +1,13 @@
 """Recordings of rocprofv3: CSV and databases, read to the nanosecond."""
 
+import sqlite3
+from contextlib import closing
+
 import pandas as pd
 import pytest
 from click.testing import CliRunner
 
-from tests.tracer.rocm_files import COPY, GRAPH, LAUNCH, SYNC, csv_folder, hip, same_tables
+from tests.tracer.rocm_files import COPY, GRAPH, LAUNCH, SYNC, Database, csv_folder, hip, same_tables
 from tracer import analyse, formats
 from tracer.cli import main
 from tracer.errors import FormatError
@@ -131,3 +134,97 @@ def test_csv_that_is_refused(tmp_path):
             assert len(formats.read(file)["kernels"]) == 0
         else:
             assert not formats.is_trace(file), text
+
+
+@pytest.mark.parametrize("schema", [3, 4])
+def test_a_database_holds_every_row_and_its_steps_are_found(tmp_path, schema):
+    expected = hip()
+    path = tmp_path / "out" / "node" / "100_results.db"
+    Database(path, expected, schema)
+    for place in (path, path.parent, tmp_path / "out"):
+        found = formats.read(place)
+        same_tables(found, expected, "processes.process", "processes.name")
+        assert found["processes"].to_numpy().tolist() == [[100, "llama-server"]]
+        assert found.notes == []
+    assert formats.other_entries(tmp_path / "out") == []
+    recording = analyse(path)
+    assert (recording.summary.signature, recording.summary.gap_p50_us) == ("a k g a s", 0.37)
+
+
+@pytest.mark.parametrize("merged", [False, True])
+def test_databases_of_several_processes(tmp_path, merged):
+    both = hip(process=100), hip(process=200, device=1, begin=1_000_500)
+    for trace, name in zip(both, ("a", "a" if merged else "b"), strict=True):
+        Database(tmp_path / f"{name}.db", trace)
+    found = formats.read(tmp_path)
+    assert found["kernels"].groupby("process")["device"].unique().map(list).to_dict() == {100: [0], 200: [1]}
+    assert analyse(tmp_path / "a.db").summary.steps == (12 if merged else 6)
+    Database(tmp_path / "c.db", hip(process=300), machine="m2")
+    with pytest.raises(FormatError, match="holds recordings of 2 machines, whose clocks differ: name one"):
+        formats.read(tmp_path)
+
+
+def changed(path, *statements):
+    with closing(sqlite3.connect(path)) as database:
+        for statement in statements:
+            database.execute(statement.replace("_S", "_00000064_8903"))
+        database.commit()
+    return path
+
+
+@pytest.fixture(params=[3, 4])
+def database(request, tmp_path):
+    path = tmp_path / "a.db"
+    Database(path, hip(), request.param)
+    return path
+
+
+def test_a_database_with_odd_rows(database):
+    changed(
+        database, "DELETE FROM rocpd_event_S WHERE extdata LIKE '%decode%'",
+        "UPDATE rocpd_event_S SET extdata = '{\"message\": 7}' WHERE extdata LIKE '%token%'",
+        "UPDATE rocpd_info_agent_S SET type_index = NULL, extdata = '['",
+        "UPDATE rocpd_info_kernel_symbol_S SET kernel_name = 'raw.kd' WHERE display_name LIKE 'add%'",
+        "UPDATE rocpd_info_kernel_symbol_S SET display_name = NULL WHERE kernel_name = 'raw.kd'",
+        "UPDATE rocpd_string_S SET string = x'ff6b' WHERE string = 'hipGraphLaunch'",
+    )  # fmt: skip
+    found = formats.read(database)
+    assert set(found["kernels"]["name"]) == {"raw.kd", 'mul_mat, "q"'}
+    assert found["devices"][["device", "sm_count"]].to_numpy().tolist() == [[0, -1], [1, -1]]
+    assert set(found["kernels"]["device"]) == {0}
+    assert "\ufffdk" in set(found["api"]["name"])
+    assert len(found["nvtx"]) == 12  # six of a domain that is not told
+
+
+def test_queues_stand_for_streams_that_are_not_told(tmp_path):
+    trace = hip()
+    kernels = trace["kernels"].assign(stream=0)
+    path = tmp_path / "a.db"
+    Database(path, Trace({**trace.tables, "kernels": kernels, "memcpys": trace["memcpys"].assign(stream=0)}))
+    assert set(formats.read(path)["kernels"]["stream"]) == {0}
+    changed(path, "UPDATE rocpd_kernel_dispatch_S SET queue_id = 2 WHERE id % 2")
+    found = formats.read(path)
+    assert (set(found["kernels"]["stream"]), set(found["memcpys"]["stream"])) == ({1, 2}, {MISSING})
+    assert found.notes == ["streams are hardware queues: the recording does not name those of HIP"]
+
+
+@pytest.mark.parametrize(
+    ("statement", "says"),
+    [
+        ("UPDATE rocpd_kernel_dispatch_S SET kernel_id = 'x'", "table rocpd_kernel_dispatch, column kernel_id holds"),
+        ("UPDATE rocpd_event_S SET stack_id = 0.5", "table rocpd_event, column stack_id holds double, not numbers"),
+    ],
+)
+def test_a_database_that_is_refused(database, statement, says):
+    with pytest.raises(FormatError, match=rf"^{database}: {says}"):
+        formats.read(changed(database, statement))
+    content = database.read_bytes()
+    database.write_bytes(content[: len(content) // 2])
+    with pytest.raises(FormatError, match=rf"^{database}: "):
+        formats.read(database)
+
+
+def test_a_database_of_views_alone_is_not_one(tmp_path):
+    path = changed(tmp_path / "a.db", "CREATE TABLE t (x)", "CREATE VIEW rocpd_kernel_dispatch AS SELECT x FROM t")
+    with pytest.raises(FormatError, match="an SQLite file, but not an nsys export"):
+        formats.read(path)

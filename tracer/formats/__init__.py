@@ -77,7 +77,7 @@ _SUFFIX: Final = re.compile(r"\.[a-z]\w*(-rep)?", re.IGNORECASE)
 _MOST_NAMES: Final = 5  # of unknown calls in a note
 
 
-_SHIPPED: Final = ("nsys_parquet", "chrome", "perfetto", "nsys_sqlite", "rocprof_csv")
+_SHIPPED: Final = ("nsys_parquet", "chrome", "perfetto", "rocpd", "nsys_sqlite", "rocprof_csv")
 """The files of this folder with a `Format`, in the order in which they are tried: each is imported only when the ones
 before it do not hold. nsys's accepts any SQLite file, to say what it lacks."""
 
@@ -259,7 +259,7 @@ def check_replaceable(directory: Path, is_part: Callable[[Path], bool]) -> None:
         raise FormatError(f"{directory}: not replaced, because it does not contain a recording")
 
 
-_NOT_READ: Final = "is not read; record with PyTorch's profiler, or with rocmProfileData and its rpd2tracing"
+_NO_JSON: Final = "the JSON of rocprofv3 is not read; record with --output-format rocpd"
 _NO_CSV: Final = "a CSV of rocprofv3 without kernels, copies or calls; record with --runtime-trace"
 _HEAD: Final = 1 << 12  # bytes
 _GZIP: Final = b"\x1f\x8b"
@@ -271,7 +271,7 @@ def of_rocprof(path: Path) -> str | None:
     """What a text file is and what to do instead of reading it; None if it is none of rocprofv3's."""
     head = _head(path) if path.is_file() else b""
     if _ROCPROF_JSON.match(head):
-        return f"the JSON of rocprofv3 {_NOT_READ}"
+        return _NO_JSON
     return _NO_CSV if _ROCPROF_CSV.match(head) else None
 
 
@@ -280,7 +280,7 @@ def of_rocprof_database(tables: Collection[str]) -> str | None:
     if {"rocpd_op", "rocpd_api"} <= set(tables):
         return "a database of rocmProfileData is not read; convert it to JSON with its rpd2tracing"
     if any(name.startswith("rocpd_") for name in tables):
-        return f"the database of rocprofv3 (rocpd) {_NOT_READ}"
+        return "a database of rocprofv3 (rocpd) without a table of kernels; record with --runtime-trace"
     return None
 
 

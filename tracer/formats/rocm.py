@@ -6,12 +6,16 @@ count a grid in threads. `rocprof_csv` and `rocpd` give the rows.
 - A correlation numbers the calls of one process. What ran on the device has that of the innermost recorded call, which
   is HSA's if those are recorded, too: it gets that of the HIP call around it.
 - A stream is that of HIP where the recording names it, else the hardware queue.
+- There is a file, or several, for each process. rocprofv3 puts those of each host into a folder of its own
+  (`OUTPUT/HOST/`); a folder around a single one stands for it.
 - GPUs are numbered from 0 as HIP does; the host's agents (NUMA nodes) are not devices.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -19,6 +23,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from pandas.api.types import union_categoricals
 
+from tracer.errors import FormatError, printable
 from tracer.model.intervals import Ints
 from tracer.model.schema import MEMCPY_KINDS, MEMORY_KINDS, MISSING, MOST_NS
 from tracer.model.trace import Trace, categorical
@@ -29,7 +34,7 @@ SOURCE: Final = "rocprofv3"
 _SPAN: Final = ("start", "end", "process")
 _SIZES: Final = tuple(f"{what}_{axis}" for what in ("grid", "block") for axis in "xyz")
 COLUMNS: Final = {
-    "kernels": (*_SPAN, "device", "stream", "correlation", "name", *_SIZES, "registers", "dynamic_shared"),
+    "kernels": (*_SPAN, "device", "stream", "queue", "correlation", "name", *_SIZES, "registers", "dynamic_shared"),
     "copies": (*_SPAN, "stream", "correlation", "direction", "source", "destination", "bytes"),
     "calls": (*_SPAN, "thread", "correlation", "domain", "name", "is_process"),
     "devices": ("device", "name", "sm_count"),
@@ -44,10 +49,12 @@ TEXTS: Final = frozenset({"name", "direction", "domain"})
 """The columns of texts; all others are int64, MISSING where unknown."""
 
 _DIRECTION: Final = re.compile(r"(HOST|DEVICE)_TO_(HOST|DEVICE)$")
-_HIP: Final = re.compile(r"HIP_\w+")
-_HSA: Final = re.compile(r"HSA_\w+")
-_MARKS: Final = re.compile(r"MARKER_CORE\w*_API")
-_CONTROL: Final = re.compile(r"MARKER_\w+_API")
+_HIP: Final = re.compile(r"(?i:(rocm_)?HIP_)\w+")
+_HSA: Final = re.compile(r"(?i:(rocm_)?HSA_)\w+")
+MARKERS: Final = re.compile(r"(?i:(rocm_)?MARKER_)\w+")
+"""The domains of roctx."""
+
+_CONTROL: Final = re.compile(r"MARKER_(CONTROL|NAME)_API\w*")
 _NO_RANGES: Final = frozenset({"roctxGetThreadId", "roctxRangePop", "roctxRangeStop"})
 
 
@@ -55,14 +62,9 @@ _NO_TEXTS: Final[Any] = categorical(np.zeros(0, np.int64), [])
 
 
 class Rows:
-    """The rows of all processes of a recording, by table, in the order in which they are added.
-
-    Attributes:
-        has_streams: whether streams are HIP's; a reader that finds none says so.
-    """
+    """The rows of all processes of a recording, by table, in the order in which they are added."""
 
     def __init__(self) -> None:
-        self.has_streams = True
         self._parts: dict[str, list[pd.DataFrame]] = {name: [] for name in COLUMNS}
 
     def add(self, table: str, rows: pd.DataFrame) -> None:
@@ -102,7 +104,8 @@ def trace_of(rows: Rows) -> Trace:
     api = calls[of_api].assign(layer=np.where(is_hip, "runtime", "driver")[of_api])
     for launched in (kernels, copies):
         launched["correlation"] = _of_hip(api, launched)
-    if not rows.has_streams:
+    if len(kernels) and not _has_streams(kernels):
+        kernels, copies = kernels.assign(stream=kernels["queue"]), copies.assign(stream=MISSING)
         notes.append("streams are hardware queues: the recording does not name those of HIP")
     if len(copies) and (copies["bytes"] == MISSING).all():
         notes.append("copies have no sizes: the recording does not tell them")
@@ -128,9 +131,47 @@ def _unused_dropped(values: pd.Series) -> Any:
     return values.cat.remove_unused_categories().array if values.dtype == "category" else values.to_numpy()
 
 
+def _has_streams(kernels: pd.DataFrame) -> bool:
+    """Whether a recording names HIP's streams: without them, all are 0 however many queues a device has."""
+    if (kernels["stream"] > 0).any():
+        return True
+    queues = kernels[["process", "device", "queue"]].drop_duplicates()
+    return bool((kernels["stream"] == 0).all() and not queues.duplicated(["process", "device"]).any())
+
+
 def _streams(*launched: pd.DataFrame) -> pd.DataFrame:
     seen = pd.concat([rows[["process", "stream"]] for rows in launched]).drop_duplicates()
     return seen[seen["stream"] != MISSING].sort_values(["process", "stream"])
+
+
+MOST_FILES: Final = 2_000
+"""Files of a folder that are looked at."""
+
+
+def files_in(folder: Path, suffix: str) -> list[Path]:
+    """The files of a folder with this suffix, sorted; none if it cannot be read."""
+    try:
+        found = sorted(file for file in folder.iterdir() if file.suffix.lower() == suffix and file.is_file())
+    except OSError:
+        return []
+    return found[:MOST_FILES]
+
+
+def folders_with(path: Path, suffix: str) -> list[Path]:
+    """The folder itself if it has files with this suffix, else the folders in it that have."""
+    if files_in(path, suffix):
+        return [path]
+    return [each for each in sorted(path.iterdir())[:MOST_FILES] if each.is_dir() and files_in(each, suffix)]
+
+
+def of_one_host(path: Path, suffix: str, is_recording: Callable[[Path], bool]) -> list[Path]:
+    """The files with this suffix of the only host in a folder. Raises FormatError if it has several."""
+    found = [files_in(folder, suffix) for folder in folders_with(path, suffix)]
+    hosts = [files for files in found if any(map(is_recording, files))]
+    if len(hosts) > 1:
+        names = ", ".join(printable(files[0].parent.name) for files in hosts[:5])
+        raise FormatError(f"{path}: holds the recordings of {len(hosts)} hosts ({names}): name the folder of one")
+    return hosts[0] if hosts else []
 
 
 def _possible(rows: pd.DataFrame, what: str, notes: list[str]) -> pd.DataFrame:
@@ -150,8 +191,7 @@ def _named(texts: pd.Series, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
 
 def _left_out(calls: pd.DataFrame) -> NDArray[np.bool_]:
     """Calls of roctx that are neither a range nor a mark."""
-    control = _named(calls["domain"], _CONTROL) & ~_named(calls["domain"], _MARKS)
-    return np.asarray(control | calls["name"].isin(_NO_RANGES).to_numpy(), np.bool_)
+    return np.asarray(_named(calls["domain"], _CONTROL) | calls["name"].isin(_NO_RANGES).to_numpy(), np.bool_)
 
 
 def _of_hip(api: pd.DataFrame, launched: pd.DataFrame) -> Ints:
@@ -171,7 +211,7 @@ def _of_hip(api: pd.DataFrame, launched: pd.DataFrame) -> Ints:
 
 
 def _kernels(rows: pd.DataFrame) -> pd.DataFrame:
-    kernels = rows.copy(deep=False)
+    kernels = rows.drop(columns="queue")
     for axis in "xyz":
         grid, block = rows[f"grid_{axis}"].to_numpy(), rows[f"block_{axis}"].to_numpy()
         known = (grid > 0) & (block > 0)
@@ -204,8 +244,8 @@ def _memory(is_host: NDArray[np.bool_]) -> Any:
 def _ranges(rows: pd.DataFrame) -> pd.DataFrame:
     """Ranges of roctx, without a domain; calls of other libraries, with theirs."""
     of_process = (rows["is_process"] == 1).to_numpy()
-    is_mark = (rows["start"] == rows["end"]).to_numpy() & _named(rows["domain"], _MARKS)
-    domains = {name: "" if _MARKS.fullmatch(str(name)) else str(name) for name in rows["domain"].cat.categories}
+    is_mark = (rows["start"] == rows["end"]).to_numpy() & _named(rows["domain"], MARKERS)
+    domains = {name: "" if MARKERS.fullmatch(str(name)) else str(name) for name in rows["domain"].cat.categories}
     return pd.DataFrame({
         "start": rows["start"], "end": rows["end"], "process": rows["process"],
         "thread": np.where(of_process, MISSING, rows["thread"]),

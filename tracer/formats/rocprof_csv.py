@@ -1,10 +1,9 @@
 """CSV of AMD's rocprofv3: a folder with a file per table and process, or one of its files.
 
 The files of a process begin alike (`4242_kernel_trace.csv`, `4242_hip_api_trace.csv`, `4242_agent_info.csv`): of a
-folder all processes are read, with one of its files those of the same process. rocprofv3 puts the files of each host
-into a folder of its own (`OUTPUT/HOST/`); a folder around a single one stands for it. What a file holds is told by its
-header. Source: rocprofiler-sdk's `generateCSV.cpp`, 2024 to 2026, and the files that its manual shows; rocpd's own CSV
-has the same columns and a `Guid` per process.
+folder all processes are read, with one of its files those of the same process. What a file holds is told by its header.
+Source: rocprofiler-sdk's `generateCSV.cpp`, 2024 to 2026, and the files that its manual shows; rocpd's own CSV has the
+same columns and a `Guid` per process.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import pandas as pd
@@ -23,16 +22,13 @@ from numpy.typing import NDArray
 from tracer.errors import FormatError, printable
 from tracer.files.bounded import opened
 from tracer.formats import Format
+from tracer.formats.rocm import MARKERS, Rows, files_in, folders_with, of_one_host, trace_of
 from tracer.model.schema import MISSING
 from tracer.model.trace import Trace, categorical
 from tracer.progress import tell
 
-if TYPE_CHECKING:
-    from tracer.formats.rocm import Rows
-
 _SUFFIX: Final = ".csv"
 _HEAD: Final = 1 << 12  # bytes in which the header must end
-_MOST_FILES: Final = 2_000
 _TIMES: Final = {"Start_Timestamp", "End_Timestamp"}
 _TABLES: Final = {
     "kernels": {"Kernel_Name", "Dispatch_Id", "Correlation_Id"} | _TIMES,
@@ -83,7 +79,7 @@ class _File:
 def sniff(path: Path) -> bool:
     """Whether the file, or a file in the folder, has the header of one of rocprofv3's traces."""
     if path.is_dir():
-        return any(_is_trace(file) for folder in _folders(path) for file in _csv_in(folder))
+        return any(_is_trace(file) for folder in folders_with(path, _SUFFIX) for file in files_in(folder, _SUFFIX))
     return path.is_file() and _is_trace(path)
 
 
@@ -97,8 +93,6 @@ def read(path: Path) -> Trace:
     Raises:
         FormatError: the folder has the files of several hosts, or a file is damaged.
     """
-    from tracer.formats.rocm import Rows, trace_of
-
     files, rows, notes = list(_files_of(path)), Rows(), list[str]()
     total = sum(file.path.stat().st_size for file in files)
     done = 0
@@ -133,39 +127,14 @@ def _table(columns: Sequence[str]) -> str | None:
     return next((name for name, needed in _TABLES.items() if needed <= {*columns}), None)
 
 
-def _folders(path: Path) -> list[Path]:
-    """The folder itself if it has CSV files, else those in it that have."""
-    if _csv_in(path):
-        return [path]
-    return [folder for folder in sorted(path.iterdir())[:_MOST_FILES] if folder.is_dir() and _csv_in(folder)]
-
-
-def _csv_in(folder: Path) -> list[Path]:
-    try:
-        found = sorted(file for file in folder.iterdir() if file.suffix.lower() == _SUFFIX and file.is_file())
-    except OSError:  # not ours to read
-        return []
-    return found[:_MOST_FILES]
-
-
 def _files_of(path: Path) -> Iterator[_File]:
-    if path.is_file():
-        own = _group(path)
-        yield from (file for file in _known(path.parent) if file.path == path or file.group == own)
-        return
-    folders = [folder for folder in _folders(path) if any(map(_is_trace, _csv_in(folder)))]
-    if len(folders) > 1:
-        names = ", ".join(printable(folder.name) for folder in folders[:5])
-        raise FormatError(f"{path}: holds the recordings of {len(folders)} hosts ({names}): name the folder of one")
-    yield from _known(folders[0])
-
-
-def _known(folder: Path) -> Iterator[_File]:
-    for path in _csv_in(folder):
-        columns = _header(path)
-        table = _table(columns)
-        if table is not None:
-            yield _File(path, table, columns, _group(path))
+    files = files_in(path.parent, _SUFFIX) if path.is_file() else of_one_host(path, _SUFFIX, _is_trace)
+    own = _group(path)
+    for file in files or [path]:
+        columns = _header(file)
+        table, group = _table(columns), _group(file)
+        if table is not None and (file == path or group == own or path.is_dir()):
+            yield _File(file, table, columns, group)
 
 
 def _group(path: Path) -> str:
@@ -223,14 +192,12 @@ def _add(rows: Rows, group: str, tables: Mapping[str, list[pd.DataFrame]]) -> No
         for frame in tables.get(table, ()):
             frame["process"] = frame["guid"].map(of_guid).fillna(alone).astype(np.int64) if "guid" in frame else alone
     for frame in tables.get("kernels", ()):
-        rows.has_streams &= "stream" in frame
-        frame["stream"] = frame["stream" if "stream" in frame else "queue"]
         frame["device"] = agents.devices(frame["agent"])
     for frame in tables.get("copies", ()):
         for end in ("source", "destination"):
             frame[end] = agents.devices(frame[end])
     for frame in calls:  # a range of the process has no thread
-        is_mark = frame["domain"].isin([text for text in frame["domain"].cat.categories if text.startswith("MARKER")])
+        is_mark = frame["domain"].isin([text for text in frame["domain"].cat.categories if MARKERS.fullmatch(text)])
         frame["is_process"] = (is_mark & (frame["thread"] == 0)).astype(np.int64)
     for table in ("kernels", "copies", "calls"):
         for frame in tables.get(table, ()):
@@ -277,7 +244,7 @@ class _Agents:
 
 def _is_part(path: Path) -> bool:
     """Whether an entry of the folder is one of rocprofv3's, or the folder of a host."""
-    return path.suffix.lower() == _SUFFIX or (path.is_dir() and bool(_csv_in(path)))
+    return path.suffix.lower() == _SUFFIX or (path.is_dir() and bool(files_in(path, _SUFFIX)))
 
 
 FORMAT: Final = Format("CSV of rocprofv3", _SUFFIX, sniff, read, lossless=False, is_part=_is_part)
