@@ -93,7 +93,6 @@ def waits_elsewhere(trace: Trace, steps: Steps, calls: Calls, at: Ints) -> Waits
     return None
 
 
-@dataclass(frozen=True, eq=False)
 class HostFunctionWaits(Columns):
     """Waits for host functions: process and thread that waits, start and end, ns."""
 

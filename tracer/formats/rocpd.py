@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from tracer.errors import FormatError
 from tracer.formats import Format
 from tracer.formats import nsys_sqlite as sqlite
+from tracer.formats.nsys_schema import Versioned
 from tracer.formats.rocm import MARKERS, Rows, files_in, folders_with, of_one_host, trace_of
 from tracer.model.intervals import Ints
 from tracer.model.schema import MISSING
@@ -195,7 +196,7 @@ def _stored(connection: Any, size: int) -> list[sqlite.StoredTable]:
         if values > size:  # even NULL takes a byte
             raise FormatError(f"damaged: table {name} claims {rows[name]} rows, more than fit into the file")
         if wanted:
-            table = sqlite.StoredTable(name, roots[name], columns, integers, wanted, rows[name])
+            table = sqlite.StoredTable(name, Versioned(name), roots[name], columns, integers, wanted, rows[name])
             found.append(sqlite._with_rowids(connection, table))
     return found
 
