@@ -13,6 +13,7 @@ import pytest
 
 from tests.programs import PROGRAMS
 from tests.tracer.fake_driver import HERE, calls, compiler_or_skip, sanitized, sanitizing
+from tracer.analysis.waits import poll_loops
 from tracer.recorders import native
 from tracer.recorders.light import light_trace
 from tracer.recorders.light_ring import BEFORE, BEHIND, INSIDE_GRAPH, graph_of
@@ -262,7 +263,8 @@ def test_programs_do_the_same_and_are_recorded(built, row):
     work, trace = stamped_work(ring), light_trace([ring])
     assert (work.table["end"] >= work.table["start"]).all(), why
     done = [word for word in words if word.startswith("cu")]
-    assert [call for call in calls(ring) if call in done] == done, why
+    times = np.where([call == "cuStreamQuery" for call in calls(ring)], ring.records["bytes"], 1).clip(min=1)
+    assert [call for call in np.repeat(calls(ring), times.astype(int)) if call in done] == done, why
     for name, value in row.pop("counters", {}).items():
         assert ring.counters[name] == value, f"{why}: {name}"
     for note in row.pop("notes", []):
@@ -417,3 +419,30 @@ def test_samples_do_not_grow_a_ring(built, sampled):
     ring = built.ring()
     assert ring.path.stat().st_size == small
     assert len(ring.stamps[0]) == ring.places < ring.counters["runs"] * 2
+
+
+def test_equal_queries_in_a_row_are_one_record_with_their_number(built):
+    """A program that polls makes a million in a second."""
+    said = built.run("scenes", "clocked", "polls", "150", FAKE_SLOW="1").split()
+    ring = built.ring()
+    queries = ring.records[[name == "cuStreamQuery" for name in calls(ring)]]
+    early, late = queries[queries["result"] == 600], queries[queries["result"] == 0]
+    assert len(early) == len(late) == said.count("eager")
+    assert early["bytes"].sum() + len(late) == said.count("cuStreamQuery") > 20 * len(late)
+    assert (early["end"] > early["begin"]).all()
+    assert (early["end"] <= late["begin"]).all()
+    assert (early["end"] - early["begin"] > 1_000_000).mean() > 0.8  # busy for 2 ms
+    trace = light_trace([ring])
+    polled = trace["api"].query("name == 'cuStreamQuery'")
+    assert polled["count"].clip(lower=1).sum() == said.count("cuStreamQuery")
+    loops = poll_loops(trace)
+    assert loops.queries.sum() == said.count("cuStreamQuery")
+    assert len(loops) == len(late)
+    assert (loops.end - loops.start > 1_000_000).mean() > 0.8
+
+
+def test_queries_of_several_threads_are_apart(built):
+    built.run("scenes", "crowd", FAKE_SLOW="1")
+    records = built.ring().records
+    assert (np.diff(records["sequence"].astype(np.int64)) == 1).all()
+    assert built.ring().lost == 0

@@ -187,8 +187,8 @@ def _issued(trace: Trace, activities: Any) -> Ints:
 
 
 def poll_loops(trace: Trace) -> Polls:
-    """Find polling loops: two or more queries by one thread, of the same stream or event, without another call between;
-    sorted by (process, thread, start).
+    """Find polling loops: two or more queries by one thread, of the same stream or event, without another call between,
+    of which a row may be several; sorted by (process, thread, start).
 
     If the trace records return values, a loop ends with the query that finds the work completed. A single query is not
     a wait. Neither are several queries that may refer to different events: allocators query which blocks they can
@@ -209,11 +209,14 @@ def poll_loops(trace: Trace) -> Polls:
     for values in (calls.process, calls.thread, calls.name.codes, event, stream):
         again[1:-1] &= values[1:] == values[:-1]
     first, last = np.flatnonzero(poll & ~again[:-1]), np.flatnonzero(poll & ~again[1:])  # of each loop
-    first, last = first[last > first], last[last > first]
+    made = np.append(0, np.cumsum(np.maximum(calls.count, 1)))  # queries before each row
+    several_ = made[last + 1] - made[first] > 1
+    first, last = first[several_], last[several_]
     recorded = (event[last] != MISSING) | (stream[last] != MISSING) | (calls.return_value[last] != MISSING)
-    ended = _work_ended(trace, calls.process[last], calls.start[last - 1], calls.end[last])
-    kept = recorded | ((last - first + 1 >= MANY) & ended)
-    return _loops(trace, rows[first[kept]], rows[last[kept]], (last - first + 1)[kept])
+    ended = _work_ended(trace, calls.process[last], calls.start[np.maximum(last - 1, first)], calls.end[last])
+    queries = made[last + 1] - made[first]
+    kept = recorded | ((queries >= MANY) & ended)
+    return _loops(trace, rows[first[kept]], rows[last[kept]], queries[kept])
 
 
 def _loops(trace: Trace, first: Ints, last: Ints, queries: Ints | None = None) -> Polls:

@@ -125,6 +125,8 @@ def _table(frame: pd.DataFrame, table: Table, strings: _StringTable) -> pa.Table
     derived = [c for c in table.columns if c.nsys and c.nsys not in carried]
     if table.name == "kernels" and (nsys.graph_of_node(frame["graph_node"].to_numpy()) == frame["graph"]).all():
         derived = [c for c in derived if c.nsys != "graphId"]  # a column of schema 3.25, which graphNodeId implies
+    if table.name == "api" and (frame["count"] == MISSING).all():
+        derived = [c for c in derived if c.name != "count"]  # a column of our own
     columns = {c.nsys: _values(frame[c.name], c, strings) for c in derived}
     wanted = nsys.COLUMNS[table.nsys]
     if nsys.GLOBAL_TID in wanted:

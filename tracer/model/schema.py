@@ -173,6 +173,7 @@ TABLES: Final[dict[str, Table]] = {
             Column("return_value", nsys="returnValue", missing=MISSING),
             Column("layer", API_LAYERS, "eventClass"),
             Column("callchain", nsys="callchainId", doc="in callchains, or MISSING"),
+            Column("count", nsys="callCount", doc="of equal queries in a row, which are one row; else MISSING"),
         ), "CUDA runtime and driver calls on host threads"),
         Table("syncs", "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", (
             *_SPAN, Column("type", SYNC_TYPES, "syncType"), *_ON_STREAM,

@@ -111,6 +111,7 @@ class Api(Correlated):
     return_value: Ints
     layer: Names
     callchain: Ints
+    count: Ints
 
     @cached_property
     def letter(self) -> Letters:

@@ -31,7 +31,7 @@ from platformdirs import user_cache_path
 from tracer.compiled import compiled
 from tracer.errors import FormatError, RecordError
 from tracer.files.bounded import opened
-from tracer.model.calls import BLOCKING_COPY, COPY, EVENT, GRAPH_LAUNCH, LAUNCH, SYNC, WAIT, plain
+from tracer.model.calls import BLOCKING_COPY, COPY, EVENT, GRAPH_LAUNCH, LAUNCH, POLL, SYNC, WAIT, plain
 from tracer.model.devices import numbered_by_gpu
 from tracer.model.fits import Fits
 from tracer.model.intervals import Ints
@@ -200,6 +200,7 @@ def _tables(ring: Ring, work: StampedWork, earlier: int, chained: int) -> dict[s
             "name": pd.Categorical(names), "return_value": records["result"].astype(np.int64),
             "layer": pd.Categorical(np.full(len(records), "driver")),
             "callchain": np.where(site == MISSING, MISSING, site + chained),
+            "count": np.where((letter == POLL) & (records["bytes"] > 1), records["bytes"].astype(np.int64), MISSING),
         }),
         "syncs": rows((letter == SYNC) | (letter == WAIT), **times, type=types,
                       stream=np.where(np.isin(types, ["event", "context"]), MISSING, stream),

@@ -122,6 +122,7 @@ class Ring:
         lost: the number of records, of those not overwritten, that are incomplete: their process was killed, or is
             running, while they were written.
         records: complete records (`RECORD`), in the order in which their calls ended; times are ns of CLOCK_MONOTONIC.
+            Equal queries in a row are one, in the place of the first; `bytes` is their number.
         ranges: the records of the program's own ranges and marks, described in `nvtx.c`.
         stamps: per context, `STAMP` sorted by time, without overwritten ones.
         chains: per context, the stamps of the chain that measures the cost of a stamp, sorted by time.

@@ -12,7 +12,7 @@
 typedef long (*Any)(long, long, long, long, long, long, long, long, long, long, long, long);
 typedef Result (*Get)(const char *, void **, int, uint64_t, int *);
 
-enum { PLAIN, BESIDE, WAIT, ASK, END, END_WAIT, END_ALL, END_OTHER, FORGET, LAUNCH, OWN };
+enum { PLAIN, BESIDE, WAIT, ASK, ASK_EVENT, END, END_WAIT, END_ALL, END_OTHER, FORGET, LAUNCH, OWN };
 static const struct {
     const char *name, *symbol;
     int since, own, how;

@@ -6,8 +6,8 @@
  * numbered as in CUPTI.
  * Actions: PLAIN none; LAUNCH opens a run of launches on its stream; END ends that run; FORGET also ends the stream;
  * END_ALL ends the runs of the thread's context and waits; END_OTHER ends those of the context `c`; WAIT waits;
- * END_WAIT does both; ASK queries whether a stream's work has ended; BESIDE is part of a run, as launches are; OWN has
- * a hand-written wrapper (graphs.c, contexts.c, names.c).
+ * END_WAIT does both; ASK queries whether a stream's work has ended, ASK_EVENT an event's; BESIDE is part of a run, as
+ * launches are; OWN has a hand-written wrapper (graphs.c, contexts.c, names.c).
  * Versions are those of the driver's typedefs (cudaTypedefs.h).
  */
 #ifndef INTERTOKEN_CALLS_H
@@ -82,7 +82,7 @@ enum { COPY_UNKNOWN, HTOD, DTOH, HTOA, ATOH, ATOA, ATOD, DTOA, DTOD, HTOH, PTOP 
     BOTH(X, cuEventRecordWithFlags, _ptsz, "cuEventRecordWithFlags", 11010, 11010,                                    \
          P(Event v, Stream s, unsigned flags), P(v, s, flags), s, v, 0, 0, END)                                       \
     X(cuEventSynchronize, "cuEventSynchronize", 2000, 0, P(Event v), P(v), NULL, v, 0, 0, WAIT)                       \
-    X(cuEventQuery, "cuEventQuery", 2000, 0, P(Event v), P(v), NULL, v, 0, 0, PLAIN)                                  \
+    X(cuEventQuery, "cuEventQuery", 2000, 0, P(Event v), P(v), NULL, v, 0, 0, ASK_EVENT)                              \
     X(cuCtxSynchronize, "cuCtxSynchronize", 2000, 0, P(void), P(), NULL, NULL, 0, 0, END_ALL)                         \
     X(cuCtxSynchronize_v2, "cuCtxSynchronize", 13000, 0, P(Context c), P(c), NULL, NULL, 0, 0, END_OTHER)             \
     X(cuCtxRecordEvent, "cuCtxRecordEvent", 12050, 0, P(Context c, Event v), P(c, v), NULL, v, 0, 0, END_OTHER)       \

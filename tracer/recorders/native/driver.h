@@ -23,7 +23,8 @@ typedef struct Node_ *Node;
 typedef struct Exec_ *Exec;
 typedef void (*HostFunction)(void *);
 
-enum { SUCCESS = 0, ERROR_INVALID_VALUE = 1, ERROR_OUT_OF_MEMORY = 2, ERROR_NOT_SUPPORTED = 801 };
+enum { SUCCESS = 0, ERROR_INVALID_VALUE = 1, ERROR_OUT_OF_MEMORY = 2 };
+enum { ERROR_NOT_READY = 600, ERROR_NOT_SUPPORTED = 801 };
 
 typedef struct {
     unsigned grid[3], block[3], shared_bytes;

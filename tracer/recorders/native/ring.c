@@ -296,12 +296,10 @@ COLD static void write_next_pair(int64_t now) {
         write_pair(pair_of(atomic_fetch_add(&ring.header->pairs_written, 1u))), clock_due(now);
 }
 
-HOT void ring_write(Record *from) {
+/* Put a record into its place, and another pair of clocks into the ring if it is due. */
+HOT static inline __attribute__((always_inline)) void put(Record *from, uint64_t number) {
     enum { WORDS = sizeof(Record) / sizeof(uint64_t) };
     const uint64_t *words = (const uint64_t *)from;
-    from->thread = ring_thread() | (ring.has_sites && from->call < CALL_COUNT ? sites_here() : 0);
-    Header *header = ring.header;
-    uint64_t number = atomic_fetch_add_explicit(&header->written, 1, memory_order_relaxed);
     uint64_t *to = (uint64_t *)&ring.records[number & ring.mask];
     from->mark = (number + 1) & ((UINT64_C(1) << MARK_BITS) - 1);
     from->mark |= check_of(words, WORDS) >> MARK_BITS << MARK_BITS;
@@ -311,4 +309,41 @@ HOT void ring_write(Record *from) {
     __atomic_store_n(to, words[0], __ATOMIC_RELEASE); /* whoever reads the mark finds the text that a range points to */
     int64_t end = (int64_t)(ended = from->end);
     if (end > atomic_load_explicit(&ring.next_pair, memory_order_relaxed)) write_next_pair(end);
+}
+
+HOT uint64_t ring_write(Record *from) {
+    from->thread = ring_thread() | (ring.has_sites && from->call < CALL_COUNT ? sites_here() : 0);
+    uint64_t number = atomic_fetch_add_explicit(&ring.header->written, 1, memory_order_relaxed);
+    put(from, number);
+    return number;
+}
+
+/* The last query of this thread that found work unfinished, as it is in the ring. */
+static _Thread_local __attribute__((tls_model("initial-exec"))) struct {
+    Record record;
+    uint64_t number;
+    uint32_t turn, thread;
+} query;
+
+/* Whether a query repeats the thread's last record, which is far from being overwritten. */
+static int is_again(const Record *record) {
+    const Record *last = &query.record;
+    return last->end == ended && query.thread == thread && thread && query.turn == ring_turn() &&
+           last->call == record->call && last->result == record->result && last->stream == record->stream &&
+           last->object == record->object && last->context == record->context &&
+           atomic_load_explicit(&ring.header->written, memory_order_relaxed) - query.number <= ring.mask / 2;
+}
+
+HOT void ring_write_query(Record *record) {
+    if (!is_again(record)) {
+        record->bytes = 1;
+        query.number = ring_write(record);
+        query.thread = thread, query.turn = ring_turn();
+    } else {
+        record->begin = query.record.begin;
+        record->bytes = query.record.bytes + 1;
+        record->thread = query.record.thread;
+        put(record, query.number);
+    }
+    query.record = *record;
 }

@@ -47,7 +47,7 @@ typedef struct {
     uint64_t begin, end;    /* ticks of `ring_now`; the pairs convert them to CLOCK_MONOTONIC */
     uint32_t thread;        /* with its call site above SITE_SHIFT, 0 for none (sites.h) */
     uint16_t call, result;
-    uint64_t stream, object, bytes;
+    uint64_t stream, object, bytes; /* of a query: how many equal ones in a row, from the first begin to the last end */
     uint32_t number;        /* of the launch of a stamped graph, or of the run of launches that contains the launch,
                                with BEHIND if a stamp follows it, and BEFORE if three come right before it */
     uint8_t copy_kind, context;
@@ -255,7 +255,11 @@ static inline void ring_expect(void) {
     __builtin_prefetch(&ring.records[number & ring.mask], 1);
 }
 
-/* Write a record; fills in its sequence and thread. */
-void ring_write(Record *record);
+/* Write a record; fills in its sequence and thread. Returns the number of records before it. */
+uint64_t ring_write(Record *record);
+
+/* The same for a query that found work unfinished. If the thread's last record is of an equal one, that is extended: a
+ * program that polls would overwrite the whole ring in a second. */
+void ring_write_query(Record *record);
 
 #endif

@@ -27,6 +27,7 @@ static inline uint64_t bytes_all(const size_t *sizes, size_t count) {
 /* What is done before and after a call, on the stream `on` as defined in `stamps.h`. */
 enum How {
     PLAIN = 0, LAUNCH = 1, END = 2, END_ALL = 4, END_OTHER = 8, WAIT = 16, FORGET = 32, ASK = 64, BESIDE = 128,
+    ASK_EVENT = 256,
     END_WAIT = END | WAIT,
 };
 
@@ -56,7 +57,7 @@ HOT __attribute__((noinline)) static void enter(Record *record, enum Call call, 
     *record = (Record){.call = (uint16_t)call, .stream = (uintptr_t)on};
     record->context = how & END_OTHER ? device_of(other) : device_context();
     if (how & LAUNCH) record->number = stamps_run(record->context, on);
-    else if (how & ~(unsigned)(ASK | BESIDE)) end_before(record->context, how, on);
+    else if (how & ~(unsigned)(ASK | ASK_EVENT | BESIDE)) end_before(record->context, how, on);
     ring_expect();
     record->begin = ring_now();
 }
@@ -74,7 +75,8 @@ HOT __attribute__((noinline)) static void leave(Record *record, unsigned how, St
     if (how & LAUNCH) record->number = stamps_ran(record->context, on, record->number, result);
     if (how & BESIDE) record->number = stamps_beside(record->context, on, result);
     if (how & ASK) asked(record, on);
-    ring_write(record);
+    if (how & (ASK | ASK_EVENT) && result == ERROR_NOT_READY) ring_write_query(record);
+    else ring_write(record);
 }
 
 #define DEFINE(id, own, params, args, on, about, size, kind, how, other)                                              \
@@ -105,6 +107,7 @@ HOT __attribute__((noinline)) static void leave(Record *record, unsigned how, St
 #define WRAP_WAIT(...) WRAP(WAIT, __VA_ARGS__)
 #define WRAP_END_WAIT(...) WRAP(END_WAIT, __VA_ARGS__)
 #define WRAP_ASK(...) WRAP(ASK, __VA_ARGS__)
+#define WRAP_ASK_EVENT(...) WRAP(ASK_EVENT, __VA_ARGS__)
 #define WRAP_FORGET(...) WRAP(FORGET, __VA_ARGS__)
 #define WRAP_BESIDE(...) WRAP(BESIDE, __VA_ARGS__)
 #define CALL(id, symbol, since, own, params, args, on, about, size, kind, how)                                        \
