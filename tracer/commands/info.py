@@ -69,6 +69,7 @@ _ROWS: Final[Rows] = {
     "median step": lambda facts: in_us(facts["period_us"]),
     "gap p50": lambda facts: in_us(facts["gap_p50_us"]),
     "gap p90": lambda facts: in_us(facts["gap_p90_us"]),
+    "run-ahead p50": lambda facts: in_us(facts["run_ahead"] and facts["run_ahead"]["time_us"]["p50"]),
 }
 """What stands side by side of several engines."""
 
