@@ -189,6 +189,19 @@ def test_hosts_of_one_rate_on_their_own_devices_may_be_ranks(ranks: list[Loop]) 
     assert [len(chosen.steps), chosen.gaps.gap_us["p50"]] == [40, ranks[1].gap / 1e3]
 
 
+@pytest.mark.parametrize(("late", "engines"), [(0, 0), (4000, 2)])
+def test_ranks_that_all_have_one_device_number_are_told_by_their_collectives(late: int, engines: int) -> None:
+    script = Script()
+    for process, shift in ((100, 0), (200, late)):
+        place = {"process": process, "thread": process + 1}
+        for step in range(20):
+            at = step * 10_000 + shift
+            script.range("token", at, at + 10, **place)
+            script.launch((at, at + 10), (at + 100, at + 1100), **place)
+            script.launch((at + 20, at + 30), (at + 1100, at + 3000), name="ncclDevKernel_AllReduce_Sum", **place)
+    assert len(analyse(script.trace).steps.owners) == engines
+
+
 def facts_ranks(found: Any) -> list[dict[str, Any]]:
     from tracer.reporting.console import rank_facts
 

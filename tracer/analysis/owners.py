@@ -1,8 +1,8 @@
 """Whose the steps of a recording are: the engines in it, and the choice of one.
 
 An engine is a process, a thread that launches steps, and the device on which these compute. Hosts (a process and a
-thread) that step at one rate, each on devices of its own, may be ranks of one engine and are not told apart; nor are
-devices that compute together for a step.
+thread) that step at one rate may be ranks of one engine if each computes on devices of its own, or if they communicate
+at the same times; they are not told apart, nor are devices that compute together for a step.
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ from tracer.analysis.calls import Calls
 from tracer.analysis.step_work import activity_steps, different_rates
 from tracer.analysis.steps import Steps
 from tracer.errors import UsageError, printable
-from tracer.model.columns import grouped, positions, several
+from tracer.model.columns import grouped, numbers, positions, several
 from tracer.model.intervals import Bools, Ints
 from tracer.model.trace import Trace
 
+LEAST_MET: Final = 0.9
+"""The share of the collectives that must run at the same time on all ranks."""
 _FEWEST: Final = 2  # steps on each of the devices on which a host computes in turn
 
 _Host = tuple[int, int]
@@ -96,8 +98,22 @@ def _owners(trace: Trace, steps: Steps, *, is_several: bool) -> tuple[Owner, ...
         is_several = is_several or takes_turns
         each: Sequence[int | None] = on if takes_turns or len(on) == 1 else [None]
         found += [Owner(process, thread, one) for one in each]
-    is_several = is_several or max(Counter(places).values(), default=0) > 1
+    is_shared = max(Counter(places).values(), default=0) > 1
+    is_several = is_several or (is_shared and not _meet(trace, steps))
     return tuple(found) if is_several and len(found) > 1 else ()
+
+
+def _meet(trace: Trace, steps: Steps) -> bool:
+    """Whether all hosts run collectives at the same time, as ranks of one engine: where each sees only its own device,
+    all have the same number."""
+    collectives = trace.kernels[trace.kernels.collective]
+    at = activity_steps(trace, steps, collectives)
+    rows, collectives = steps.rows[at[at >= 0]], collectives[at >= 0]
+    found = [collectives[mine] for _, mine in grouped(rows.process, rows.thread)]
+    if len(found) < numbers(steps.rows.process, steps.rows.thread)[1] or len({len(each) for each in found}) > 1:
+        return False
+    entered, left = (np.sort([getattr(each, side) for each in found]) for side in ("start", "end"))
+    return bool(np.mean(entered.max(axis=0) < left.min(axis=0)) >= LEAST_MET)
 
 
 def _computing(trace: Trace, steps: Steps) -> tuple[Ints, Ints]:

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tracer.analysis.gaps import Gaps
+from tracer.analysis.owners import LEAST_MET
 from tracer.analysis.step_work import activity_steps, wall_rates
 from tracer.analysis.tokens import Steps
 from tracer.model.columns import Columns, Names, grouped, medians, positions, ranks, runs, several, spread
@@ -30,9 +31,6 @@ from tracer.text import json_rows
 _RANK: Final = ("process", "thread", "device")
 _LEAST_SHARE: Final = 0.6
 """The share of all waiting that a rank must cause to be named; among many ranks, twice its equal share is enough."""
-
-_LEAST_MET: Final = 0.9
-"""The share of the kernels of one name that must run at the same time on all ranks."""
 
 Durations = Mapping[str, Sequence[int]]
 """Name of a collective -> the rank's time in each occurrence, in order, ns."""
@@ -275,7 +273,7 @@ def _apart(ranks: Sequence[Activities]) -> tuple[str, ...]:
         if all(len(each.get(name, ())) == len(first) for each in places):
             mine = [rank[each[name]] for rank, each in zip(ranks, places, strict=True)]
             entered, left = np.array([each.start for each in mine]), np.array([each.end for each in mine])
-            if np.mean(entered.max(axis=0) < left.min(axis=0)) < _LEAST_MET:
+            if np.mean(entered.max(axis=0) < left.min(axis=0)) < LEAST_MET:
                 found.append(name)
     return tuple(found)
 
