@@ -19,16 +19,58 @@ from tracer.analysis.calls import Calls
 from tracer.analysis.step_work import activity_steps, different_rates
 from tracer.analysis.steps import Steps
 from tracer.errors import UsageError, printable
-from tracer.model.columns import grouped, numbers, positions, several
+from tracer.model.columns import NEVER, grouped, numbers, positions, several
 from tracer.model.intervals import Bools, Ints
 from tracer.model.trace import Trace
 
 LEAST_MET: Final = 0.9
 """The share of the collectives that must run at the same time on all ranks."""
+_SERIAL, _CHANGES = 0.95, 0.25
+"""Of the steps of threads that take turns: those that begin after the one before, and those of another thread."""
 _FEWEST: Final = 2  # steps on each of the devices on which a host computes in turn
 
 _Host = tuple[int, int]
 """Process and thread."""
+
+
+def joined_in_turn(trace: Trace, steps: Steps, calls: Calls) -> Steps:
+    """The steps, with those of threads that take turns as steps of one thread, their first: a pool of threads, of which
+    each makes the next step on the same streams when the one before has made its last call. Two loops do not wait for
+    each other, so that their calls overlap."""
+    rows = steps.rows
+    if rows.is_of_one_thread or not len(calls):
+        return steps
+    at = steps.of(calls.start, calls.process, calls.thread)
+    inside = at >= 0
+    begun, ended = np.full(len(rows), NEVER), np.full(len(rows), -NEVER)
+    np.minimum.at(begun, at[inside], calls.start[inside])
+    np.maximum.at(ended, at[inside], calls.end[inside])
+    thread, group, end, most = rows.thread.copy(), rows.group.copy(), rows.end.copy(), 0
+    for (process,), mine in grouped(rows.process):
+        threads = rows.thread[mine]
+        if not several(threads) or (ended[mine] < begun[mine]).any():
+            continue
+        is_serial = (begun[mine][1:] >= ended[mine][:-1]).mean() >= _SERIAL
+        if is_serial and (np.diff(threads) != 0).mean() >= _CHANGES and _on_the_same_streams(trace, steps, process):
+            thread[mine], group[mine], most = threads[0], rows.group[mine[0]], max(most, len(set(threads.tolist())))
+            end[mine[:-1]] = np.minimum(end[mine[:-1]], rows.start[mine[1:]])
+    if not most:
+        return steps
+    detail = f"{steps.detail}, of {most} threads that take turns"
+    return replace(steps, rows=rows.changed(thread=thread, group=group, end=end), detail=detail)
+
+
+def _on_the_same_streams(trace: Trace, steps: Steps, process: int) -> bool:
+    """Whether the steps of each thread of a process compute on the same streams."""
+    compute = trace.compute()
+    at = activity_steps(trace, steps, compute)
+    compute, at = compute[at >= 0], at[at >= 0]
+    mine = np.flatnonzero(steps.rows.process[at] == process)
+    threads = grouped(steps.rows.thread[at[mine]])
+    lanes = [
+        set(zip(compute.device[mine[of]].tolist(), compute.stream[mine[of]].tolist(), strict=True)) for _, of in threads
+    ]
+    return all(each == lanes[0] for each in lanes)
 
 
 def with_owners(trace: Trace, steps: Steps) -> Steps:

@@ -27,7 +27,7 @@ from tracer.analysis.bounds import Bounds as Bounds
 from tracer.analysis.calls import Calls, host_calls
 from tracer.analysis.clocks import without_doubtful
 from tracer.analysis.marked import steps_by_name, steps_of_marks
-from tracer.analysis.owners import chosen, hosts_of, in_process, with_owners
+from tracer.analysis.owners import chosen, hosts_of, in_process, joined_in_turn, with_owners
 from tracer.analysis.passes import CONSTANT, single_passes, steps_of_fetches
 from tracer.analysis.phases import results_of, with_phases
 from tracer.analysis.steps import Steps as Steps
@@ -98,7 +98,7 @@ def find_steps(
             f"no steps: {launches} kernels and graphs, no marks of a step around them, no loop in which the host waits "
             f"for results, and no layers of a model; {HOW_TO_TELL}"
         )
-    steps = _with_sequences(trace, with_phases(trace, steps, calls), within)
+    steps = _with_sequences(trace, with_phases(trace, joined_in_turn(trace, steps, calls), calls), within)
     return with_owners(trace, chosen(trace, steps, of).of_phase(phase))
 
 
