@@ -221,6 +221,14 @@ def test_ranks_that_all_have_one_device_number_are_told_by_their_collectives(lat
     assert len(analyse(script.trace).steps.owners) == engines
 
 
+@pytest.mark.parametrize(("gaps", "engines"), [((60_000, 60_000), 0), ((60_000, 110_000), 2)])
+def test_loops_on_their_own_devices_are_engines_if_they_drift_apart(gaps: tuple[int, int], engines: int) -> None:
+    """Their rates differ by less than a tenth: 660 and 710 µs a step."""
+    one, other = (Loop(gap, 600_000, thread=101 + at, device=at) for at, gap in enumerate(gaps))
+    found = analyse(loops(one, other))
+    assert [each.gaps.gap_us["p50"] for each in found.engines] == [gap / 1e3 for gap in gaps][:engines]
+
+
 def facts_ranks(found: Any) -> list[dict[str, Any]]:
     from tracer.reporting.console import rank_facts
 

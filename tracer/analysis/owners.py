@@ -16,10 +16,10 @@ import numpy as np
 
 from tracer.analysis.bounds import Bounds, Owner
 from tracer.analysis.calls import Calls
-from tracer.analysis.step_work import activity_steps, different_rates
+from tracer.analysis.step_work import activity_steps, different_rates, step_spans
 from tracer.analysis.steps import Steps
 from tracer.errors import UsageError, printable
-from tracer.model.columns import NEVER, grouped, numbers, positions, several
+from tracer.model.columns import NEVER, grouped, numbers, positions, runs, several
 from tracer.model.intervals import Bools, Ints
 from tracer.model.trace import Trace
 
@@ -27,6 +27,8 @@ LEAST_MET: Final = 0.9
 """The share of the collectives that must run at the same time on all ranks."""
 _SERIAL, _CHANGES = 0.95, 0.25
 """Of the steps of threads that take turns: those that begin after the one before, and those of another thread."""
+_SHOWING, _TOGETHER = 8, 0.5
+"""Steps that show whether they come together with those of another host: their phase in these has such a mean, of 1."""
 _FEWEST: Final = 2  # steps on each of the devices on which a host computes in turn
 
 _Host = tuple[int, int]
@@ -141,7 +143,7 @@ def _owners(trace: Trace, steps: Steps, *, is_several: bool) -> tuple[Owner, ...
         each: Sequence[int | None] = on if takes_turns or len(on) == 1 else [None]
         found += [Owner(process, thread, one) for one in each]
     is_shared = max(Counter(places).values(), default=0) > 1
-    is_several = is_several or (is_shared and not _meet(trace, steps))
+    is_several = is_several or (not _meet(trace, steps) if is_shared else _drift(trace, steps))
     return tuple(found) if is_several and len(found) > 1 else ()
 
 
@@ -156,6 +158,25 @@ def _meet(trace: Trace, steps: Steps) -> bool:
         return False
     entered, left = (np.sort([getattr(each, side) for each in found]) for side in ("start", "end"))
     return bool(np.mean(entered.max(axis=0) < left.min(axis=0)) >= LEAST_MET)
+
+
+def _drift(trace: Trace, steps: Steps) -> bool:
+    """Whether the steps of a host come at any time in those of another, as those of ranks do not, which wait for each
+    other. Of few steps it is not known."""
+    spans = step_spans(trace, steps)
+    hosts = sorted(grouped(spans.step_process, spans.step_thread), key=lambda each: -len(each[1]))
+    starts = []
+    for _, rows in hosts:
+        order, begins = runs(spans.at[rows])
+        starts.append(np.unique(np.minimum.reduceat(spans.start[rows][order], begins)))
+    for other in starts[1:]:
+        at = np.searchsorted(starts[0], other, side="right") - 1
+        inside = (at >= 0) & (at < len(starts[0]) - 1)
+        begun, until = starts[0][at[inside]], starts[0][at[inside] + 1]
+        phase = (other[inside] - begun) / (until - begun)
+        if len(phase) >= _SHOWING and abs(np.exp(2j * np.pi * phase).mean()) < _TOGETHER:
+            return True
+    return False
 
 
 def _computing(trace: Trace, steps: Steps) -> tuple[Ints, Ints]:
