@@ -11,6 +11,7 @@ import gzip
 import sqlite3
 import sys
 import tempfile
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -64,6 +65,13 @@ def rocprof_csv(data: bytes, work: Path) -> None:
         file.write_bytes(good)
 
 
+def zipped(data: bytes, work: Path) -> None:
+    """A zip, or whatever follows its magic number."""
+    path = work / "a.zip"
+    path.write_bytes(b"PK\3\4" + data[4:])
+    check(path, work / "out", copies=data[-1:] < RARE)
+
+
 def parquet(data: bytes, work: Path) -> None:
     """A directory of one table, which the first byte chooses; the others are its file."""
     run = work / "run"
@@ -115,6 +123,11 @@ def seeds(reader: Callable[[bytes, Path], None], place: Path) -> list[bytes]:
     if reader is chrome:
         long = [b"j" + CHROME.replace(short, each) for short, several in LONG.items() for each in several]
         return [b"j" + CHROME, b"z" + CHROME, b"Z" + gzip.compress(CHROME), b"j[" + CHROME[80:-24], *long]
+    if reader is zipped:
+        for packing in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            with zipfile.ZipFile(place / f"{packing}.zip", "w", packing) as archive:
+                archive.writestr("a.json", CHROME)
+        return [path.read_bytes() for path in sorted(place.iterdir())]
     if reader is rocpd:
         for schema in (3, 4):
             Database(place / f"{schema}.db", hip(2), schema)
@@ -138,7 +151,7 @@ def seeds(reader: Callable[[bytes, Path], None], place: Path) -> list[bytes]:
 
 
 def main(name: str, *given: str) -> None:
-    reader = {each.__name__: each for each in (chrome, parquet, rocpd, rocprof_csv, run_json, sqlite)}[name]
+    reader = {each.__name__: each for each in (chrome, parquet, rocpd, rocprof_csv, run_json, sqlite, zipped)}[name]
     with tempfile.TemporaryDirectory(prefix="intertoken-fuzz-") as folder:
         corpus, work, made = (Path(folder) / part for part in ("corpus", "work", "made"))
         for directory in (corpus, work, work / "out", made):

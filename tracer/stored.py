@@ -169,9 +169,11 @@ def _files(directory: Path) -> Iterator[tuple[Path, int]]:
 
 
 def fingerprint(recording: Path) -> list[list[Any]]:
-    """Name, size and times of the recording's files, including SQLite's journal and write-ahead log, and of the node
-    pass in a run directory, which is shown with it."""
-    beside = (recording.with_name(f"{recording.name}-{kind}") for kind in ("journal", "wal"))
+    """Name, size and times of the recording's files, including SQLite's journal and write-ahead log, the files beside a
+    CSV, and of the node pass in a run directory, which is shown with it."""
+    beside = [recording.with_name(f"{recording.name}-{kind}") for kind in ("journal", "wal")]
+    if recording.suffix == ".csv":
+        beside += sorted(recording.parent.glob("*.csv"))
     files = sorted(recording.iterdir()) if recording.is_dir() else [recording, *(p for p in beside if p.exists())]
     stats = [(path.name, path.stat()) for path in files if not path.is_dir() or path.name == NODE]
     return [[name, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns] for name, stat in stats]

@@ -307,7 +307,7 @@ def _below(path: Path, depth: int) -> list[Path]:
     try:
         found = [path] if formats.is_trace(path) else []
         if depth and path.is_dir():
-            for inside in sorted(path.iterdir()):
+            for inside in formats.other_entries(path) if found else sorted(path.iterdir()):
                 if not inside.name.startswith("."):
                     found += _below(inside, depth - 1)
     except OSError:  # unreadable: reading it later gives the reason

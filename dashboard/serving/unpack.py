@@ -5,21 +5,20 @@ This is done where recordings are read, see `dashboard.reading.readers`, so that
 
 from __future__ import annotations
 
-import struct
 import zipfile
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Final
 
 from tracer import formats
 from tracer.errors import FormatError
 from tracer.files.bounded import Gunzip
+from tracer.files.zips import check_directory, check_packing
 
-_END: Final = struct.Struct("<4s4H2LH")
-_MOST_FILES, _MOST_DIRECTORY, _DEEPEST = 2_000, 1 << 20, 3
+_DEEPEST: Final = 3
 _CHUNK: Final = 1 << 20
-_OTHERS: Final = {9: "Deflate64", 12: "bzip2", 14: "LZMA", 93: "Zstandard", 95: "xz"}
-"""Methods of compression that other programs write, by their numbers in the zip specification (APPNOTE.TXT, 4.4.5)."""
 
 
 def accept(path: Path, target: Path, limit: int) -> None:
@@ -71,7 +70,8 @@ def unpack_zip(path: Path, target: Path, limit: int) -> None:
         FormatError: not a zip, a damaged one, too large unpacked, with names that lead elsewhere or occur twice, or
             with files that are neither stored nor deflated. `target` may then contain a part of it.
     """
-    _check_directory(path)
+    with _named(path):
+        check_directory(path)
     target.mkdir()
     try:
         with zipfile.ZipFile(path) as archive:
@@ -79,8 +79,9 @@ def unpack_zip(path: Path, target: Path, limit: int) -> None:
             names = [_inside(path, member) for member in members]
             if len(set(names)) < len(names):
                 raise FormatError(f"{path.name}: holds two files of the same name")
-            for member in members:
-                _check_packing(path, member)
+            with _named(path):
+                for member in members:
+                    check_packing(member)
             around = {name.parts[0] for name in names if len(name.parts) > 1}
             skip = 1 if len(around) == 1 and all(len(name.parts) > 1 for name in names) else 0
             left = limit
@@ -102,18 +103,13 @@ def unpack_zip(path: Path, target: Path, limit: int) -> None:
         raise FormatError(f"{path.name}: cannot be unpacked: {problem}") from None
 
 
-def _check_directory(path: Path) -> None:
-    """Reject a table of contents that would exhaust the memory: zipfile reads all of it into memory."""
-    with path.open("rb") as file:
-        tail = file.seek(0, 2)
-        file.seek(max(tail - _END.size - 65_535 - 20, 0))
-        end = file.read()
-    at = end.rfind(b"PK\5\6")
-    if at < 0 or len(end) - at < _END.size:
-        raise FormatError(f"{path.name}: truncated zip file")
-    *_, entries, size, _, _ = _END.unpack_from(end, at)
-    if entries > _MOST_FILES or size > _MOST_DIRECTORY or end[max(at - 20, 0) : at].startswith(b"PK\6\7"):
-        raise FormatError(f"{path.name}: holds more files than a recording has ({_MOST_FILES:,} at most)")
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Begin errors with the name of the archive."""
+    try:
+        yield
+    except FormatError as problem:
+        raise FormatError(f"{path.name}: {problem}") from None
 
 
 def _inside(path: Path, member: zipfile.ZipInfo) -> PurePosixPath:
@@ -122,12 +118,3 @@ def _inside(path: Path, member: zipfile.ZipInfo) -> PurePosixPath:
     if not is_plain or name.is_absolute() or ".." in name.parts or not 1 <= len(name.parts) <= _DEEPEST:
         raise FormatError(f"{path.name}: {member.filename[:80]!r} is not a valid path in a recording")
     return name
-
-
-def _check_packing(path: Path, member: zipfile.ZipInfo) -> None:
-    """Accept what zip programs write by default: other decompressors need more memory, and fail in other ways."""
-    method = member.compress_type
-    if method not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        packed = _OTHERS.get(method, f"method {method}")
-        what = f"{member.filename[:80]!r} is packed with {packed}"
-        raise FormatError(f"{path.name}: {what}; only stored and deflated files are read")

@@ -44,7 +44,7 @@ def error_of(path):
     message = str(caught.value)
     assert message.startswith(str(path))
     assert "\n" not in message
-    assert len(message) < len(str(path)) + 200
+    assert len(message) < len(str(path)) + 250
     assert time.process_time() - begin < 5
     return message
 

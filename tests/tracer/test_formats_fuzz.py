@@ -5,6 +5,7 @@ import os
 import shutil
 import sqlite3
 import sys
+import zipfile
 from contextlib import closing
 from pathlib import Path
 
@@ -49,6 +50,8 @@ def place(tmp_path_factory):
     formats.write(formats.read(place / "3.20.sqlite"), place / "run")
     kineto.write(place / "a.json", kineto.GPU)
     kineto.write(place / "a.json.gz", kineto.GPU)
+    with zipfile.ZipFile(place / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.write(place / "a.json", "a.json")
     csv_folder(place, hip(3))
     Database(place / "rocm.db", hip(3))
     (place / "out").mkdir()
@@ -86,7 +89,7 @@ def test_any_values_in_an_export(place, data, version):
     check(Path(path), place / "out")
 
 
-FILES = ("3.20.sqlite", "a.json", "a.json.gz", "100_kernel_trace.csv", "100_hip_api_trace.csv", "rocm.db")
+FILES = ("3.20.sqlite", "a.json", "a.json.gz", "100_kernel_trace.csv", "100_hip_api_trace.csv", "rocm.db", "a.zip")
 
 
 @settings(fuzz, max_examples=12)

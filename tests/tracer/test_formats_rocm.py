@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 
+from dashboard.reading.store import RunStore
 from tests.tracer.rocm_files import COPY, GRAPH, LAUNCH, SYNC, Database, csv_folder, hip, same_tables
 from tracer import analyse, formats
 from tracer.cli import main
@@ -57,14 +58,17 @@ def test_the_processes_of_a_host_are_one_recording_and_hosts_are_several(tmp_pat
     assert found["kernels"].groupby("process")["device"].unique().map(list).to_dict() == {100: [0], 200: [1]}
     assert len(found["devices"]) == 2
     assert analyse(tmp_path).summary.steps == 12
+    assert [run.path for run in RunStore([tmp_path / "a"]).runs()] == [tmp_path / "a"]
+    assert [run.path for run in RunStore([tmp_path]).runs()] == [tmp_path]
     one = formats.read(tmp_path / "a" / "200_hip_api_trace.csv")
     same_tables(one, hip(process=200, device=1, begin=1_000_500), "bytes")
     csv_folder(tmp_path / "b", hip(process=100))
     result = CliRunner().invoke(main, ["info", str(tmp_path)])
     assert (result.exit_code, result.stderr) == (
-        2, f"intertoken: {tmp_path}: holds the recordings of 2 hosts (a, b): name the folder of one\n"
+        2, f"intertoken: {tmp_path}: a directory with 2 recordings: a, b; name one of them (compare takes the "
+        "directory, to compare them all)\n"
     )  # fmt: skip
-    assert formats.other_entries(tmp_path / "a") == formats.other_entries(tmp_path) == []
+    assert formats.other_entries(tmp_path / "a") == []
 
 
 def test_what_hsa_launches_belongs_to_the_call_of_hip_around_it(tmp_path):

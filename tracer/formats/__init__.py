@@ -47,6 +47,7 @@ class Format:
         lossless: whether a written trace is read back unchanged.
         has_counters: whether `write` takes `counters` (`Counters`), too.
         is_part: for a directory: whether an entry belongs to the recording, and is replaced with it.
+        rank: which rank a recording is of, told before it is read; None if it does not tell.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Format:
     lossless: bool = True
     has_counters: bool = False
     is_part: Callable[[Path], bool] | None = None
+    rank: Callable[[Path], int | None] | None = None
 
     @property
     def suffixes(self) -> tuple[str, ...]:
@@ -74,10 +76,11 @@ _FUNCTIONS: Final = frozenset({"python_functions", "samples"})
 _SUFFIX: Final = re.compile(r"\.[a-z]\w*(-rep)?", re.IGNORECASE)
 """The pattern of a suffix; the end of `llama-1.1b-sccc` is not one."""
 
-_MOST_NAMES: Final = 5  # of unknown calls in a note
+_MOST_NAMES: Final = 5  # of unknown calls, and of recordings in a directory
+_MOST_ENTRIES: Final = 500  # of a directory that are looked at
 
 
-_SHIPPED: Final = ("nsys_parquet", "chrome", "perfetto", "rocpd", "nsys_sqlite", "rocprof_csv")
+_SHIPPED: Final = ("nsys_parquet", "chrome", "zipped", "perfetto", "rocpd", "nsys_sqlite", "rocprof_csv")
 """The files of this folder with a `Format`, in the order in which they are tried: each is imported only when the ones
 before it do not hold. nsys's accepts any SQLite file, to say what it lacks."""
 
@@ -161,9 +164,34 @@ def format_of(source: Path) -> Format:
             return f
     if amd := of_rocprof(source):
         raise FormatError(f"{source}: {amd}")
+    if source.is_dir() and (found := _recordings_in(source)):
+        raise FormatError(f"{source}: {found}")
     what = "directory holds no trace" if source.is_dir() else "not a trace"
     known = ", ".join(f.name for f in registered() if f.read is not None)
     raise FormatError(f"{source}: {what}; expected one of: {known}")
+
+
+def _recordings_in(directory: Path) -> str | None:
+    """What a directory that is no recording says of those in it, such as one for each rank; None if there are none."""
+    entries = sorted(entry for entry in directory.iterdir() if not entry.name.startswith("."))[:_MOST_ENTRIES]
+    found = [entry for entry in entries if (entry.is_file() or entry.is_dir()) and is_trace(entry)]
+    if not found:
+        return None
+    if len(found) == 1:
+        return f"a directory with a recording; name it: {directory / found[0].name}"
+    told = ", ".join(f"{entry.name}{_rank_in(entry)}" for entry in found[:_MOST_NAMES])
+    more = f" and {len(found) - _MOST_NAMES} more" if len(found) > _MOST_NAMES else ""
+    return (
+        f"a directory with {len(found)} recordings: {told}{more}; name one of them (compare takes the directory, to "
+        "compare them all)"
+    )
+
+
+def _rank_in(path: Path) -> str:
+    """The rank that a recording tells, if its name does not."""
+    of = next((f.rank for f in registered() if f.read is not None and f.sniff(path)), None)
+    rank = None if of is None or "rank" in path.name.lower() else of(path)
+    return "" if rank is None else f" (rank {rank})"
 
 
 def other_entries(source: Path) -> list[Path]:

@@ -18,10 +18,10 @@ import re
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from io import BufferedReader
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
+from zipfile import BadZipFile
 
 from tracer.errors import FormatError
 from tracer.files.bounded import Gunzip, Pieces, check_unpacked, parsed
@@ -41,7 +41,7 @@ _ASCEND: Final = "Ascend Hardware"
 """The process under which torch_npu writes the device's rows, which have no category."""
 
 _TELL_AFTER: Final = 1 << 14  # events
-_SUFFIXES: Final = (".json", ".json.gz")
+SUFFIXES: Final = (".json", ".json.gz")
 _METADATA: Final = {
     "schemaVersion": "schema_version", "baseTimeNanoseconds": "base_time_ns", "distributedInfo": "distributed",
     "displayTimeUnit": "display_time_unit", "cuda_runtime_version": "cuda_runtime_version",
@@ -58,7 +58,15 @@ def sniff(path: Path) -> bool:
         with open_events(path) as events:
             return events.looks_right
     except FormatError:
-        return path.name.lower().endswith(_SUFFIXES)
+        return path.name.lower().endswith(SUFFIXES)
+
+
+def rank_of(path: Path) -> int | None:
+    """The rank that the metadata before the events tell. Raises FormatError like `open_events`."""
+    with open_events(path) as events:
+        distributed = _before_events(events.head).get("distributedInfo")
+    rank = distributed.get("rank") if isinstance(distributed, dict) else None
+    return rank if type(rank) is int and 0 <= rank < 2**31 else None
 
 
 def read(path: Path, python_functions: bool = False) -> Trace:
@@ -69,17 +77,22 @@ def read(path: Path, python_functions: bool = False) -> Trace:
     Raises:
         FormatError: not JSON, without a list of events, damaged, or a gzip bomb.
     """
+    with open_events(path) as events:
+        return read_events(path, events, python_functions)
+
+
+def read_events(path: Path, events: EventStream, python_functions: bool = False) -> Trace:
+    """Read the events of an open file, see `read`."""
     from tracer.formats.chrome_tables import NO_EVENT, RPD, Pids, Tables, frames, link_rpd, notes_of_rpd
     from tracer.formats.chrome_write import OURS
 
     tables = Tables(python_functions)
     read, size = 0, path.stat().st_size
-    with open_events(path) as events:
-        for event in events:
-            tables.add(event)
-            read += 1
-            if read % _TELL_AFTER == 0:
-                tell(events.bytes_read, size)
+    for event in events:
+        tables.add(event)
+        read += 1
+        if read % _TELL_AFTER == 0:
+            tell(events.bytes_read, size)
     if events.truncated and not read:
         raise FormatError(f"{path}: truncated before its first event")
     if read and tables.left_out[NO_EVENT] == read:
@@ -177,33 +190,36 @@ class EventStream:
     """The events of an open file.
 
     Attributes:
+        head: the first megabyte of text.
         metadata: the other members of the outer object; available after the events were read.
         truncated: whether the file ended early; known after the events were read.
     """
 
-    def __init__(self, path: Path, file: BufferedReader) -> None:
+    def __init__(self, path: Path, file: BinaryIO, packed: BinaryIO | None = None) -> None:
+        """`packed`: the file in which `file` is packed, if it is a part of one."""
         self._path = path
-        self._raw = file
+        self._raw = packed or file
         self._is_gzip = file.read(2) == _GZIP
+        self._is_packed = self._is_gzip or packed is not None
         file.seek(0)
-        self._file = Gunzip(file) if self._is_gzip else file
+        self._file: Any = Gunzip(file) if self._is_gzip else file
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._bytes = 0
         self._tail = b""
         self.truncated = False
         self._checked = Pieces()
-        self._head = b""
-        while len(self._head) < _HEAD and (more := self._more(_HEAD)):
-            self._head += more
-        self._unread = self._head
+        self.head = b""
+        while len(self.head) < _HEAD and (more := self._more(_HEAD)):
+            self.head += more
+        self._unread = self.head
         self.metadata: dict[str, Any] = {}
-        self._is_list = self._head.lstrip()[:1] == b"["
+        self._is_list = self.head.lstrip()[:1] == b"["
 
     @property
     def looks_right(self) -> bool:
         """Whether the first megabyte is the beginning of a list of trace events."""
-        start = self._head.lstrip()[:1]
-        return (start == b"{" and f'"{EVENTS}"'.encode() in self._head) or (start == b"[" and b'"ph"' in self._head)
+        start = self.head.lstrip()[:1]
+        return (start == b"{" and f'"{EVENTS}"'.encode() in self.head) or (start == b"[" and b'"ph"' in self.head)
 
     @property
     def bytes_read(self) -> int:
@@ -216,12 +232,12 @@ class EventStream:
         Raises:
             FormatError: not JSON, no list of events, damaged, or a gzip bomb. A truncated file raises nothing.
         """
-        if not self._is_list and (found := _instead_of_list(self._head)):
+        if not self._is_list and (found := _instead_of_list(self.head)):
             raise FormatError(f'{self._path}: "{EVENTS}" holds {found}, not a list of events')
         import ijson  # only here: other formats start faster without it
         from ijson.common import JSONError
 
-        self.metadata = _before_events(self._head)
+        self.metadata = _before_events(self.head)
         prefix = "item" if self._is_list else f"{EVENTS}.item"
         try:
             yield from ijson.items(self, prefix)
@@ -249,12 +265,13 @@ class EventStream:
             try:
                 chunk = self._file.read1(size)
                 self._bytes += len(chunk)
-                if self._is_gzip:
+                if self._is_packed:
                     check_unpacked(self._bytes, self._raw.tell(), _ACCEPTED)
             except EOFError:
                 self.truncated = True
-            except zlib.error as error:
-                raise FormatError(f"{self._path}: its gzip data is damaged: {error}") from error
+            except (zlib.error, BadZipFile) as error:
+                how = "gzip" if self._is_gzip else "packed"
+                raise FormatError(f"{self._path}: its {how} data is damaged: {error}") from error
             except FormatError as problem:
                 raise FormatError(f"{self._path}: {problem}") from None
             text = self._decoder.decode(chunk, final=not chunk).encode()
@@ -326,4 +343,5 @@ def _reason(error: Exception) -> str:
 FORMAT: Final = Format(
     "Chrome or Kineto JSON", ".json", sniff, read, write,
     aliases=(".json.gz",), options=frozenset({"python_functions"}), lossless=False,
+    rank=rank_of,
 )  # fmt: skip

@@ -7,14 +7,13 @@ count a grid in threads. `rocprof_csv` and `rocpd` give the rows.
   is HSA's if those are recorded, too: it gets that of the HIP call around it.
 - A stream is that of HIP where the recording names it, else the hardware queue.
 - There is a file, or several, for each process. rocprofv3 puts those of each host into a folder of its own
-  (`OUTPUT/HOST/`); a folder around a single one stands for it.
+  (`OUTPUT/HOST/`); a folder with nothing but a single one stands for it.
 - GPUs are numbered from 0 as HIP does; the host's agents (NUMA nodes) are not devices.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,7 +22,6 @@ import pandas as pd
 from numpy.typing import NDArray
 from pandas.api.types import union_categoricals
 
-from tracer.errors import FormatError, printable
 from tracer.model.intervals import Ints
 from tracer.model.schema import MEMCPY_KINDS, MEMORY_KINDS, MISSING, MOST_NS
 from tracer.model.trace import Trace, categorical
@@ -157,21 +155,15 @@ def files_in(folder: Path, suffix: str) -> list[Path]:
     return found[:MOST_FILES]
 
 
-def folders_with(path: Path, suffix: str) -> list[Path]:
-    """The folder itself if it has files with this suffix, else the folders in it that have."""
-    if files_in(path, suffix):
-        return [path]
-    return [each for each in sorted(path.iterdir())[:MOST_FILES] if each.is_dir() and files_in(each, suffix)]
-
-
-def of_one_host(path: Path, suffix: str, is_recording: Callable[[Path], bool]) -> list[Path]:
-    """The files with this suffix of the only host in a folder. Raises FormatError if it has several."""
-    found = [files_in(folder, suffix) for folder in folders_with(path, suffix)]
-    hosts = [files for files in found if any(map(is_recording, files))]
-    if len(hosts) > 1:
-        names = ", ".join(printable(files[0].parent.name) for files in hosts[:5])
-        raise FormatError(f"{path}: holds the recordings of {len(hosts)} hosts ({names}): name the folder of one")
-    return hosts[0] if hosts else []
+def recorded_in(path: Path, suffix: str) -> list[Path]:
+    """The files with this suffix in a folder, or in the only entry of one; none in any other."""
+    if files := files_in(path, suffix):
+        return files
+    try:
+        entries = [entry for entry in path.iterdir() if not entry.name.startswith(".")]
+    except OSError:
+        return []
+    return files_in(entries[0], suffix) if len(entries) == 1 and entries[0].is_dir() else []
 
 
 def _possible(rows: pd.DataFrame, what: str, notes: list[str]) -> pd.DataFrame:

@@ -26,7 +26,7 @@ from tracer.errors import FormatError
 from tracer.formats import Format
 from tracer.formats import nsys_sqlite as sqlite
 from tracer.formats.nsys_schema import Versioned
-from tracer.formats.rocm import MARKERS, Rows, files_in, folders_with, of_one_host, trace_of
+from tracer.formats.rocm import MARKERS, Rows, files_in, recorded_in, trace_of
 from tracer.model.intervals import Ints
 from tracer.model.schema import MISSING
 from tracer.model.trace import Trace, categorical
@@ -65,7 +65,7 @@ _OF_PROCESS: Final = ("roctxProcessRangeA", "roctxRangeStartA")
 def sniff(path: Path) -> bool:
     """Whether the file is such a database, or the folder has one."""
     if path.is_dir():
-        return any(_is_rocpd(file) for folder in folders_with(path, _SUFFIX) for file in files_in(folder, _SUFFIX))
+        return any(map(_is_rocpd, recorded_in(path, _SUFFIX)))
     return path.is_file() and _is_rocpd(path)
 
 
@@ -87,9 +87,9 @@ def read(path: Path) -> Trace:
     """Read a database, or the databases of all processes in a folder.
 
     Raises:
-        FormatError: damaged, or a folder of several hosts.
+        FormatError: damaged, or of several machines.
     """
-    files = [path] if path.is_file() else [f for f in of_one_host(path, _SUFFIX, _is_rocpd) if _is_rocpd(f)]
+    files = [path] if path.is_file() else [*filter(_is_rocpd, recorded_in(path, _SUFFIX))]
     rows, machines = Rows(), set[str]()
     for file in files:
         sqlite._check_size(file)
@@ -324,4 +324,4 @@ def _is_part(path: Path) -> bool:
     return path.suffix.lower() == _SUFFIX or (path.is_dir() and bool(files_in(path, _SUFFIX)))
 
 
-FORMAT: Final = Format("database of rocprofv3 (rocpd)", _SUFFIX, sniff, read, lossless=False, is_part=_is_part)
+FORMAT: Final = Format("rocpd database", _SUFFIX, sniff, read, lossless=False, is_part=_is_part)

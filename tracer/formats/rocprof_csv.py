@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from tracer.errors import FormatError, printable
 from tracer.files.bounded import opened
 from tracer.formats import Format
-from tracer.formats.rocm import MARKERS, Rows, files_in, folders_with, of_one_host, trace_of
+from tracer.formats.rocm import MARKERS, Rows, files_in, recorded_in, trace_of
 from tracer.model.schema import MISSING
 from tracer.model.trace import Trace, categorical
 from tracer.progress import tell
@@ -79,7 +79,7 @@ class _File:
 def sniff(path: Path) -> bool:
     """Whether the file, or a file in the folder, has the header of one of rocprofv3's traces."""
     if path.is_dir():
-        return any(_is_trace(file) for folder in folders_with(path, _SUFFIX) for file in files_in(folder, _SUFFIX))
+        return any(map(_is_trace, recorded_in(path, _SUFFIX)))
     return path.is_file() and _is_trace(path)
 
 
@@ -91,7 +91,7 @@ def read(path: Path) -> Trace:
     """Read a folder, or a file and those of the same process beside it.
 
     Raises:
-        FormatError: the folder has the files of several hosts, or a file is damaged.
+        FormatError: a file is damaged.
     """
     files, rows, notes = list(_files_of(path)), Rows(), list[str]()
     total = sum(file.path.stat().st_size for file in files)
@@ -128,7 +128,7 @@ def _table(columns: Sequence[str]) -> str | None:
 
 
 def _files_of(path: Path) -> Iterator[_File]:
-    files = files_in(path.parent, _SUFFIX) if path.is_file() else of_one_host(path, _SUFFIX, _is_trace)
+    files = files_in(path.parent, _SUFFIX) if path.is_file() else recorded_in(path, _SUFFIX)
     own = _group(path)
     for file in files or [path]:
         columns = _header(file)
@@ -247,4 +247,4 @@ def _is_part(path: Path) -> bool:
     return path.suffix.lower() == _SUFFIX or (path.is_dir() and bool(files_in(path, _SUFFIX)))
 
 
-FORMAT: Final = Format("CSV of rocprofv3", _SUFFIX, sniff, read, lossless=False, is_part=_is_part)
+FORMAT: Final = Format("rocprofv3 CSV", _SUFFIX, sniff, read, lossless=False, is_part=_is_part)
