@@ -207,3 +207,25 @@ def test_a_loop_recorded_by_rocmprofiledata(tmp_path):
     found = analyse(trace)
     assert (len(found.steps), found.syncs.signature, found.syncs.launches_per_token) == (20, "k×2 c", 2)
     assert found.gaps.gap_us["p50"] == 549.25  # from 500.75 to 1050
+
+
+OF_OTHERS = {
+    "gpu_op": "its work ran on an accelerator that is not supported (Intel's, recorded with unitrace)",
+    "cuda": "it is of nsys2json, which leaves out what launched a kernel; give the .nsys-rep or its SQLite export",
+    "Ascend Hardware": "its work ran on an accelerator that is not supported (Ascend Hardware)",
+    "2 GPU0": "it is of rocprof (v1), which leaves out what launched a kernel; record with rocprofv3 --runtime-trace",
+}
+
+
+@pytest.mark.parametrize("kind", OF_OTHERS)
+def test_files_of_other_tools_say_what_they_lack(tmp_path, kind):
+    events = [event(kind, "k", n, 1, 6, 0) for n in range(3)]
+    if kind == "cuda":
+        events.append(event("cuda_api", "cudaLaunchKernel", 1, 1, "Device 0", "CUDA API 7"))
+    if kind.istitle() or kind[0].isdigit():
+        events = [{"ph": "X", "name": "k", "pid": "6", "tid": "0", "ts": str(n), "dur": "1"} for n in range(3)]
+        events.append({"ph": "M", "name": "process_name", "pid": "6", "args": {"name": kind}})
+    path = write(tmp_path / "a.json", events)
+    said = f"intertoken: {path}: the trace has no kernels and no graph launches; {OF_OTHERS[kind]}\n"
+    for command in ("gaps", "streams"):
+        assert CliRunner().invoke(main, [command, str(path)]).stderr.endswith(said), kind

@@ -1,17 +1,12 @@
 """Trace formats, one file each, named in `_SHIPPED`; `read` and `write` find the one that fits.
 
 Other distributions add theirs through the entry-point group `intertoken.formats`.
-
-Recordings of AMD's profilers that no format reads are known, to say what to record instead. Source: rocprofiler-sdk's
-writers (`generateJSON.cpp`, `generateCSV.cpp`, and rocpd's schema) and rocmProfileData's schema, as of 2026; recordings
-of both.
 """
 
 from __future__ import annotations
 
 import re
-import zlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib import import_module
@@ -23,6 +18,7 @@ import pandas as pd
 
 from tracer.errors import FormatError, TraceError, printable
 from tracer.extensions import FORMATS, extensions
+from tracer.files.others import known_first, known_last
 from tracer.files.output import appearing, check_place, is_leftover
 from tracer.model.trace import Trace
 
@@ -159,11 +155,13 @@ def format_of(source: Path) -> Format:
         raise FormatError(f"{source}: neither a regular file nor a directory")
     if source.is_file() and source.stat().st_size == 0:
         raise FormatError(f"{source}: the file is empty")
+    if other := known_first(source):
+        raise FormatError(f"{source}: {other}")
     for f in registered():
         if f.sniff(source):
             return f
-    if amd := of_rocprof(source):
-        raise FormatError(f"{source}: {amd}")
+    if other := known_last(source):
+        raise FormatError(f"{source}: {other}")
     if source.is_dir() and (found := _recordings_in(source)):
         raise FormatError(f"{source}: {found}")
     what = "directory holds no trace" if source.is_dir() else "not a trace"
@@ -285,37 +283,3 @@ def check_replaceable(directory: Path, is_part: Callable[[Path], bool]) -> None:
         )
     if inside and not _native().sniff(directory):
         raise FormatError(f"{directory}: not replaced, because it does not contain a recording")
-
-
-_NO_JSON: Final = "the JSON of rocprofv3 is not read; record with --output-format rocpd"
-_NO_CSV: Final = "a CSV of rocprofv3 without kernels, copies or calls; record with --runtime-trace"
-_HEAD: Final = 1 << 12  # bytes
-_GZIP: Final = b"\x1f\x8b"
-_ROCPROF_JSON: Final = re.compile(rb'\s*\{\s*"rocprofiler-sdk-tool"')
-_ROCPROF_CSV: Final = re.compile(rb'"?(?:Kind|Domain)"?,[^\n]*"?Start_Timestamp"?,"?End_Timestamp"?')
-
-
-def of_rocprof(path: Path) -> str | None:
-    """What a text file is and what to do instead of reading it; None if it is none of rocprofv3's."""
-    head = _head(path) if path.is_file() else b""
-    if _ROCPROF_JSON.match(head):
-        return _NO_JSON
-    return _NO_CSV if _ROCPROF_CSV.match(head) else None
-
-
-def of_rocprof_database(tables: Collection[str]) -> str | None:
-    """What an SQLite database with these tables is and what to do instead of reading it; None if it is not AMD's."""
-    if {"rocpd_op", "rocpd_api"} <= set(tables):
-        return "a database of rocmProfileData is not read; convert it to JSON with its rpd2tracing"
-    if any(name.startswith("rocpd_") for name in tables):
-        return "a database of rocprofv3 (rocpd) without a table of kernels; record with --runtime-trace"
-    return None
-
-
-def _head(path: Path) -> bytes:
-    with path.open("rb") as raw:
-        head = raw.read(_HEAD)
-    try:
-        return zlib.decompressobj(zlib.MAX_WBITS | 16).decompress(head, _HEAD) if head.startswith(_GZIP) else head
-    except zlib.error:
-        return b""

@@ -26,8 +26,8 @@ from zipfile import BadZipFile
 from tracer.errors import FormatError
 from tracer.files.bounded import Gunzip, Pieces, check_unpacked, parsed
 from tracer.formats import Format
-from tracer.model.schema import MISSING, OTHER_DOMAINS
-from tracer.model.trace import Given, Trace
+from tracer.model.schema import DEVICE_TABLES, MISSING, OTHER_DOMAINS
+from tracer.model.trace import LACKS, Given, Trace
 from tracer.progress import tell
 
 if TYPE_CHECKING:
@@ -112,6 +112,8 @@ def read_events(path: Path, events: EventStream, python_functions: bool = False)
         trace.notes.append(f"the file is truncated: only the {read} events before its end were read")
     trace.notes += pids.notes()
     trace.notes += _not_understood(trace)
+    if not any(len(trace[name]) for name in DEVICE_TABLES) and (lacks := _of_another_tool(trace)):
+        trace.metadata[LACKS] = lacks
     if tables.unclosed:
         trace.notes.append(f"{tables.unclosed} ranges were never closed; they end with the recording")
     trace.notes += [f"{count} {what} are left out" for what, count in tables.left_out.items()]
@@ -136,6 +138,25 @@ def _not_understood(trace: Trace) -> list[str]:
         return []
     rows_of = ", ".join(f"{count} {name}" for name, count in found.items())
     return [f"rows of an unsupported accelerator are kept as plain ranges ({rows_of}): its work is not analysed"]
+
+
+_UNSUPPORTED: Final = "its work ran on an accelerator that is not supported"
+_ROCPROF: Final = re.compile(r"\d+ (CPU HIP API|CPU HSA API|GPU\d+|COPY)")
+"""The processes of rocprof's first version."""
+
+
+def _of_another_tool(trace: Trace) -> str | None:
+    """Why a file without work on a device has none, if it is one of another tool."""
+    domains, processes = set(trace.nvtx.domain), set(map(str, trace["processes"]["name"]))
+    if "gpu_op" in domains:
+        return f"{_UNSUPPORTED} (Intel's, recorded with unitrace)"
+    if _ASCEND in processes:
+        return f"{_UNSUPPORTED} ({_ASCEND})"
+    if {"cuda", "cuda_api"} <= domains:
+        return "it is of nsys2json, which leaves out what launched a kernel; give the .nsys-rep or its SQLite export"
+    if any(_ROCPROF.fullmatch(name) for name in processes):
+        return "it is of rocprof (v1), which leaves out what launched a kernel; record with rocprofv3 --runtime-trace"
+    return None
 
 
 def _metadata(given: dict[str, Any], ranks: int) -> dict[str, Any]:

@@ -36,8 +36,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from tracer.errors import FormatError, TraceError, printable
+from tracer.files.others import of_database
 from tracer.files.output import appearing
-from tracer.formats import WHOLE, Format, of_rocprof_database
+from tracer.formats import WHOLE, Format
 from tracer.formats import nsys_schema as nsys
 from tracer.formats.nsys import plainly_named, to_trace, typed, without_what_changed
 from tracer.formats.nsys_schema import COLUMNS, SAMPLED, SqlColumn, read_first
@@ -280,7 +281,7 @@ def find_tables(
     others = _no_tables(connection, (COLUMNS.keys() if only is None else only) - stored.keys())
     if not stored.keys() & COLUMNS.keys():
         why = others[0] if others else "it has none of nsys's tables"
-        raise FormatError(of_rocprof_database(roots) or f"an SQLite file, but not an nsys export ({why})")
+        raise FormatError(of_database(roots) or f"an SQLite file, but not an nsys export ({why})")
     notes += others
     rows, values = _rows_of_tables(connection, size), 0
     for name in sorted(stored if only is None else stored.keys() & only):

@@ -10,8 +10,9 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
+from tracer.errors import printable
 from tracer.model.schema import OTHER_DOMAINS
-from tracer.model.trace import LIGHT, Trace
+from tracer.model.trace import LACKS, LIGHT, Trace
 
 SCHEMA: Final = "intertoken.run/1"
 
@@ -123,10 +124,12 @@ def conditions(trace: Trace, within: str | None = None) -> dict[str, str]:
 
 def was_traced(what: str, trace: Trace) -> str:
     """A question to the user, such as "were kernels traced?", with the remedy for the recorder of the trace; for a
-    recording of an unsupported accelerator, the name of that accelerator."""
+    recording of an unsupported accelerator or tool, the name of that."""
     others = OTHER_DOMAINS & set(trace["nvtx"]["domain"].astype(str).unique())
     if others:
         return f"its work ran on an accelerator that is not supported ({', '.join(sorted(others))})"
+    if isinstance(lacks := trace.metadata.get(LACKS), str):
+        return printable(lacks)
     source = str(trace.metadata.get("source", ""))
     remedy = next((f" ({words})" for recorder, words in _TRACING_CUDA.items() if source.startswith(recorder)), "")
     return f"was {what} traced{remedy}?"

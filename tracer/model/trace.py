@@ -37,6 +37,8 @@ UNSTAMPED: Final = "CUDA graphs without stamps"
 """In the note of the light recorder on graphs that it could not time."""
 CONDITIONAL: Final = "conditional_graphs"
 """In the metadata of a light recording: the number of instantiated graphs with conditional nodes, if there are any."""
+LACKS: Final = "lacks"
+"""In the metadata of a file of another tool: why it shows no work on a device, and what to do."""
 RUN: Final = "graph"
 """Name of a row of `graph_launches` whose graph is unknown, see `Trace.has_runs`."""
 
