@@ -168,11 +168,18 @@ def different_rates(trace: Trace, steps: Steps) -> str:
     return f"{listed(said, ', ')} steps/s"
 
 
+_FEWEST_FOR_LENGTH: Final = 8
+
+
 def _ns(steps: Steps, host: tuple[int, ...], times: StepRows | StepSpans, rows: Ints) -> int:
     """The wall-clock time from the first start to the last end of a host's rows, without the periods in doubt."""
     if not len(rows):
         return 0
     begin, finish = times.start[rows].min(), times.end[rows].max()
+    if len(rows) >= _FEWEST_FOR_LENGTH:  # the last step has no next one to end it: no more than another took
+        last = rows[times.start[rows].argmax()]
+        longest = (times.end[rows] - times.start[rows])[rows != last].max()
+        finish = min(finish, max(times.start[last] + longest, times.end[rows[rows != last]].max()))
     spoilt = steps.spoilt
     mine = (spoilt.process == host[0]) & (spoilt.thread == host[1])
     return int(finish - begin - covered(spoilt.start[mine], spoilt.end[mine], [begin], [finish])[0])
