@@ -10,7 +10,8 @@ With --turns the overhead comes from turns of milliseconds
 within the generations instead (`light_turns.py`).
 
 Engines: torch-eager (330 kernels per step), torch-graph, vllm (in its child; with VLLM_ENABLE_V1_MULTIPROCESSING=0 in
-the process), transformers (static cache, compiled), executor (our own), llama (--bench llama-bench --model GGUF).
+the process), sglang, jax, transformers (static cache, compiled), executor (our own), llama (--bench llama-bench
+--model GGUF).
 Usage: python benchmarks/light_blocks.py ENGINE -o FILE [--pairs N] [--steps N] [--cases CASE,...] [--turns SECONDS]
            [--trace FOLDER] [--rings FOLDER] [--call-sites] [--no-truth] [--events LIBRARY]
 """
@@ -181,8 +182,8 @@ def engine(options: argparse.Namespace) -> dict[str, Any]:
 
 
 ENGINES = {
-    "torch-eager": torch_loop, "torch-graph": torch_loop, "vllm": engine, "transformers": engine, "executor": executor,
-    "llama": llama,
+    "torch-eager": torch_loop, "torch-graph": torch_loop, "vllm": engine, "transformers": engine, "sglang": engine,
+    "jax": engine, "executor": executor, "llama": llama,
 }  # fmt: skip
 
 

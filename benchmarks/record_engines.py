@@ -1,4 +1,4 @@
-"""Records vLLM and transformers, with the steps counted by the engine and its rate without a profiler.
+"""Records vLLM, SGLang, JAX and transformers, with the steps counted by the engine and its rate without a profiler.
 
 A Llama with 1.1 B parameters and random weights in bf16 decodes, in one process per call of this script: first the
 repeats without a profiler, then one window of each case under `--window`. DIR/NAME.json holds the engine's counts and
@@ -13,6 +13,8 @@ vLLM (cases b1, b8, and joining: two requests join four), with its engine in a c
     --capture-range=cudaProfilerApi --capture-range-end=repeat -o DIR/graph
     python benchmarks/record_engines.py vllm -o DIR --name graph --window cuda
   VLLM_NVTX_SCOPES_FOR_PROFILING=1 adds marks; with --trace=cuda the recording has no marks.
+SGLang (cases b1, b8) and JAX (cases step, ahead) have no windows:
+  python benchmarks/record_engines.py sglang -o DIR --name untraced
 transformers, one case per process, because a profiler has lasting effects (static, static-eager: `generate` with a
 static cache, compiled into CUDA graphs or not; batching, batching-graphs: `generate_batch`, continuous batching):
   python benchmarks/record_engines.py transformers -o DIR --name static --cases static --window torch
@@ -40,6 +42,8 @@ MODEL: Final = {
     "num_hidden_layers": 22, "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 64, "vocab_size": 32000,
     "max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "tie_word_embeddings": False, "torch_dtype": "bfloat16",
 }  # fmt: skip
+WIDER: Final = {"num_hidden_layers": 16, "intermediate_size": 8192, "num_key_value_heads": 8}
+"""SGLang's differs in this: another model of 1.1 B parameters."""
 PROMPT: Final = 16
 JOINS_AFTER: Final = 24  # steps
 VLLM_CASES: Final = {  # step -> lengths of the prompts that arrive after it
@@ -231,7 +235,82 @@ def continuous(model: Any, graphs: bool) -> Generate:
     return generate
 
 
-ENGINES: Final = {"vllm": vllm, "transformers": transformers}
+def sglang(options: argparse.Namespace) -> dict[str, Any]:
+    """Cases b1 and b8. The engine's process launches all kernels in a child; steps are equal parts of a request's time
+    without that of its first token."""
+    import sglang
+
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "config.json").write_text(json.dumps(MODEL | WIDER), encoding="utf-8")
+        engine = sglang.Engine(
+            model_path=folder, load_format="dummy", skip_tokenizer_init=True, dtype="bfloat16", random_seed=0,
+            context_length=1024, max_running_requests=8, max_total_tokens=16384, mem_fraction_static=0.3,
+            disable_radix_cache=True, skip_server_warmup=True, log_level="error",
+            **{"attention_backend": "triton", "sampling_backend": "pytorch", "grammar_backend": "none",
+               "cuda_graph_max_bs_decode": 8, "cuda_graph_backend_prefill": "disabled"} | options.engine_options,
+        )  # fmt: skip
+
+    def seconds(batch: int, tokens: int) -> float:
+        prompts = [[(7 * i + j) % 31000 + 10 for j in range(PROMPT)] for i in range(batch)]
+        begin = time.perf_counter()
+        engine.generate(
+            input_ids=prompts, sampling_params={"temperature": 0.0, "max_new_tokens": tokens, "ignore_eos": True}
+        )
+        return time.perf_counter() - begin
+
+    def of_batch(batch: int) -> Generate:
+        seconds(batch, 2)
+        first = min(seconds(batch, 1) for _ in range(3))
+
+        def generate(tokens: int) -> list[Step]:
+            each = (seconds(batch, tokens) - first) / (tokens - 1)
+            return [Step(i * each, batch * (not i), batch * bool(i)) for i in range(tokens)]
+
+        return generate
+
+    cases = {case: of_batch(int(case[1:])) for case in options.cases or ["b1", "b8"]}
+    return {case: measured(generate, options, nullcontext(), options.steps + 1) for case, generate in cases.items()}
+
+
+def jax(options: argparse.Namespace) -> dict[str, Any]:
+    """One compiled step of products and norms. Case step: the host reads each token; ahead: it reads the one before."""
+    import jax
+    import numpy as np
+    from jax import numpy as jnp
+
+    layers, width, words = 24, 2048, 32000
+    keys = jax.random.split(jax.random.PRNGKey(0), 2 * layers + 1)
+    weights = [0.02 * jax.random.normal(key, (width, width), jnp.bfloat16) for key in keys[:-1]]
+    table = 0.02 * jax.random.normal(keys[-1], (words, width), jnp.bfloat16)
+
+    def step_of(token: Any) -> Any:
+        hidden = table[token]
+        for up, down in zip(weights[::2], weights[1::2], strict=True):
+            normed = hidden * jax.lax.rsqrt(jnp.mean(hidden.astype(jnp.float32) ** 2) + 1e-5).astype(hidden.dtype)
+            hidden = hidden + jax.nn.silu(normed @ up) @ down
+        return jnp.argmax(hidden @ table.T).astype(jnp.int32)
+
+    step = jax.jit(step_of)
+
+    def decoded(late: int, tokens: int) -> list[Step]:
+        token, waiting, steps = jnp.int32(1), [], []
+        for number in range(tokens):
+            token = step(token)
+            waiting.append(token)
+            if len(waiting) > late:
+                np.asarray(waiting.pop(0))
+            steps.append(Step(time.perf_counter(), int(not number), int(bool(number))))
+        token.block_until_ready()
+        return steps
+
+    lateness = {"step": 0, "ahead": 1}
+    return {
+        case: measured(partial(decoded, lateness[case]), options, nullcontext(), options.steps + 1)
+        for case in options.cases or lateness
+    }
+
+
+ENGINES: Final = {"vllm": vllm, "transformers": transformers, "sglang": sglang, "jax": jax}
 
 
 def machine() -> dict[str, Any]:
@@ -267,7 +346,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "engine": options.engine,
         "window": options.window,
         "marks": os.environ.get("VLLM_NVTX_SCOPES_FOR_PROFILING") == "1",
-        "versions": {name: version(name) for name in (options.engine, "torch")},
+        "versions": {name: version(name) for name in {options.engine, "jax" if options.engine == "jax" else "torch"}},
         "machine": machine() if options.device == "cuda" else {},
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "cases": cases,
