@@ -446,3 +446,25 @@ def test_queries_of_several_threads_are_apart(built):
     records = built.ring().records
     assert (np.diff(records["sequence"].astype(np.int64)) == 1).all()
     assert built.ring().lost == 0
+
+
+def test_host_functions_run_once_on_a_thread_of_the_driver_and_that_is_recorded(built):
+    """One that is captured is left as it is, and counted."""
+    assert built.run("scenes", "host_functions").startswith("12 functions; ")
+    ring = built.ring()
+    names = calls(ring)
+    assert ring.counters["functions_captured"] == 1
+    assert words(ring) == [(0, 1, 0), (0, 1, 1), (0, 2, 1), (0, 3, 0), (0, 3, 1)]  # each ends a run
+    trace = light_trace([ring])
+    api = trace["api"].astype({"name": str}).set_index("name")
+    assert sorted(names) == sorted([
+        *["cuLaunchKernel"] * 3, *["cuLaunchHostFunc"] * 3, *["cuLaunchHostFunc callback"] * 2, "cuStreamAddCallback",
+        "cuStreamAddCallback callback", "cuStreamWriteValue32_v2", *["cuStreamSynchronize"] * 2,
+    ])  # fmt: skip
+    runs, puts = api.loc["cuLaunchHostFunc callback"], api.loc["cuLaunchHostFunc"]
+    assert (runs["end"] - runs["start"] > 1_900_000).all()
+    assert set(runs["correlation"]) == set(puts["correlation"].iloc[[0, 2]])
+    assert not set(runs["thread"]) & set(puts["thread"])
+    assert api.loc["cuStreamAddCallback callback", "correlation"] == api.loc["cuStreamAddCallback", "correlation"]
+    assert len(trace["streams"]) == 2  # the program's, and the legacy one
+    assert any("1 host functions were captured into CUDA graphs" in note for note in trace.notes)

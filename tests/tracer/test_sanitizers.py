@@ -12,7 +12,7 @@ from tracer.recorders import cupti_run, light_ring
 PLAYS = ["decode proc", "decode proc child", "decode proc memory", "decode proc threads 2000", "decode proc forks",
          "decode proc reset", "every proc2", "ranges all", "scenes destroyed_elsewhere", "scenes crowd",
          "scenes other_context", "scenes many_contexts", "scenes own_streams",
-         "scenes clocked polls 250 forks"]  # fmt: skip
+         "scenes clocked polls 250 forks", "scenes host_functions"]  # fmt: skip
 
 
 @pytest.mark.parametrize(("sanitizer", "runtime"), [("address,undefined", "libasan.so"), ("thread", "libtsan.so")])

@@ -29,7 +29,7 @@ from tracer.analysis.step_work import activity_steps
 from tracer.analysis.steps import Span, Steps
 from tracer.analysis.waits import targets
 from tracer.errors import EmptyTraceError
-from tracer.model.calls import BLOCKING_COPY, COPIES, GRAPH_LAUNCH, LAUNCHES, SYNC
+from tracer.model.calls import BLOCKING_COPY, CALLBACK, COPIES, GRAPH_LAUNCH, LAUNCHES, SYNC
 from tracer.model.columns import NEVER, among, grouped, last_at, medians, numbers, runs, spread
 from tracer.model.intervals import Ints, uncovered
 from tracer.model.schema import DEVICE_TABLES, MISSING
@@ -214,6 +214,9 @@ def _stated_error(trace: Trace) -> int:
 
 def _jumps(trace: Trace, steps: Steps, activities: Activities) -> Iterator[Doubt]:
     api = trace.api
+    api = api[
+        ~api.name.chosen(lambda name: name.endswith(CALLBACK))
+    ]  # they are numbered as the calls that put them there
     back = [
         turn for _, rows in grouped(api.process, api.thread)
         for turn in _jumps_back(api.correlation[rows], api.start[rows], api.end[rows])

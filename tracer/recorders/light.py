@@ -31,7 +31,19 @@ from platformdirs import user_cache_path
 from tracer.compiled import compiled
 from tracer.errors import FormatError, RecordError
 from tracer.files.bounded import opened
-from tracer.model.calls import BLOCKING_COPY, COPY, EVENT, GRAPH_LAUNCH, LAUNCH, POLL, SYNC, WAIT, plain
+from tracer.model.calls import (
+    BLOCKING_COPY,
+    CALLBACK,
+    COPY,
+    EVENT,
+    GRAPH_LAUNCH,
+    HOST_FUNCTION,
+    LAUNCH,
+    POLL,
+    SYNC,
+    WAIT,
+    plain,
+)
 from tracer.model.devices import numbered_by_gpu
 from tracer.model.fits import Fits
 from tracer.model.intervals import Ints
@@ -69,6 +81,7 @@ _FAILED: Final = {
     "runs_left": "runs of launches have an unknown end: they ended before a wait, or where no stamp was possible",
     "launches_between": "launches were made while another thread ended their run; they belong to no run",
     "names_left": "kernels have a number instead of a name: there was no space for it, or there were too many",
+    "functions_captured": "host functions were captured into CUDA graphs; their own runs are not recorded",
     "brackets_serial": "contexts share a hardware queue with our own work (CUDA_DEVICE_MAX_CONNECTIONS=1, MPS): their "
     "clock was read only when they began and when the program ended",
     "entries_left": "driver functions are newer than this recorder or from another library; they are not recorded",
@@ -167,8 +180,9 @@ def _tables(ring: Ring, work: StampedWork, earlier: int, chained: int) -> dict[s
     """The tables of a ring; `earlier` calls are in the process's rings from before it called exec, `chained` is the
     largest number of a call chain in earlier rings."""
     records, letter, site = ring.records, letters(ring), sites_of(ring)
-    correlation = np.arange(1, len(records) + 1) + earlier
-    keys = stream_keys(records)
+    caller = _callers(ring)
+    correlation = caller + 1 + earlier
+    keys = stream_keys(records)[caller]  # a driver's thread has no stream of its own
     stream = _streams(records["stream"], keys)
     event = _numbered(records["object"])
     device, context = _places(ring, letter, keys)
@@ -225,6 +239,17 @@ def _tables(ring: Ring, work: StampedWork, earlier: int, chained: int) -> dict[s
         .assign(name=""),
         "processes": pd.DataFrame({"process": [ring.process], "name": [ring.program]}),
     }  # fmt: skip
+
+
+def _callers(ring: Ring) -> Ints:
+    """For each record its own position; for the run of a host function, that of the call that put it on its stream."""
+    records, found = ring.records, np.arange(len(ring.records))
+    is_run = np.array([name.endswith(CALLBACK) for name in ring.calls] or [False])[records["call"]]
+    if is_run.any():
+        puts = np.flatnonzero((letters(ring) == HOST_FUNCTION) & (records["object"] > 0))
+        at = pd.Index(records["object"][puts]).get_indexer(pd.Index(records["object"][is_run]))
+        found[is_run] = np.where(at >= 0, np.append(puts, -1)[at], found[is_run])
+    return found
 
 
 def _places(ring: Ring, letter: NDArray[np.str_], keys: Ints) -> tuple[Ints, Ints]:

@@ -26,7 +26,18 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from tracer.model.calls import BLOCKING_COPY, COPY, EVENT, GRAPH_LAUNCH, LAUNCH, LETTERS, SYNC, WAIT, plain
+from tracer.model.calls import (
+    BLOCKING_COPY,
+    COPY,
+    EVENT,
+    GRAPH_LAUNCH,
+    HOST_FUNCTION,
+    LAUNCH,
+    LETTERS,
+    SYNC,
+    WAIT,
+    plain,
+)
 from tracer.model.columns import numbered
 from tracer.model.fits import Fits, fits_of
 from tracer.model.intervals import Ints
@@ -45,6 +56,7 @@ of the clocks."""
 _LEGACY, _OWN = 1, 2  # CU_STREAM_LEGACY, CU_STREAM_PER_THREAD; 0 is the former
 _DONE: Final = {"cuStreamQuery", "cuEventQuery"}  # 0 means that the work has ended
 _EVERY_STREAM: Final = {"cuCtxSynchronize"}
+_VALUES: Final = ("cuStreamWriteValue32", "cuStreamWriteValue64", "cuStreamBatchMemOp")
 
 
 @dataclass(frozen=True)
@@ -341,13 +353,14 @@ def without_late_ends(
 
 def _ending_call(ring: Ring, last: NDArray[np.int64], stream: NDArray[np.int64]) -> NDArray[np.int64]:
     """When the call began that ended a run at the latest, of the thread that launched its last kernel (`last`): the
-    next wait or query for its stream, event, graph or copy to the host there, or wait for everything; NEVER without
-    one, and 0 for a query, behind which there is a stamp only if it found the device at work."""
+    next wait or query for its stream, event, graph, host function, write of a value or copy to the host there, or wait
+    for everything; NEVER without one, and 0 for a query, behind which there is a stamp only if it found the device at
+    work."""
     records, letter = ring.records, letters(ring)
     names = np.array([plain(name) for name in ring.calls] or [""])[records["call"]]
     fetches = np.isin(letter, [COPY, BLOCKING_COPY]) & (records["copy_kind"] == MEMCPY_KINDS["DtoH"])
-    there = np.isin(letter, [EVENT, GRAPH_LAUNCH]) | fetches
-    there |= np.isin(names, ["cuStreamSynchronize", "cuStreamQuery"])
+    there = np.isin(letter, [EVENT, GRAPH_LAUNCH, HOST_FUNCTION]) | fetches
+    there |= np.isin(names, ["cuStreamSynchronize", "cuStreamQuery", *_VALUES])
     everywhere = np.isin(names, sorted(_EVERY_STREAM))
     thread, first = records["thread"].astype(np.int64), np.full(len(last), len(records))
     for ends, of_call, of_run in (

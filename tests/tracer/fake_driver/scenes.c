@@ -354,6 +354,24 @@ static void clocked(void) {
     }
 }
 
+static _Atomic int functions;
+static void function(void *times) { functions += *(int *)times, usleep(2000); }
+static void callback(Stream on, Result result, void *times) { functions += on == stream && !result ? *(int *)times : 100; }
+
+/* Host functions behind a launch: run twice, refused once, captured once; and a stream that waits for a value. */
+static void host_functions(void) {
+    Result (*put)(Stream, HostFunction, void *) = dlsym(driver, "cuLaunchHostFunc");
+    Result (*add)(Stream, StreamCallback, void *, unsigned) = dlsym(driver, "cuStreamAddCallback");
+    Result (*write)(Stream, DevicePointer, uint32_t, unsigned) = dlsym(driver, "cuStreamWriteValue32_v2");
+    static const int one = 1, ten = 10;
+    launch_on(stream), put(stream, function, (void *)&one);
+    launch_on(stream), add(stream, callback, (void *)&ten, 0), cuStreamSynchronize_(stream);
+    *(int *)stream = 1, put(stream, function, (void *)&one), *(int *)stream = 0;
+    launch_on(stream), write(stream, 64, 7, 0), cuStreamSynchronize_(stream);
+    put(NULL, function, (void *)&one);
+    printf("%d functions; ", functions);
+}
+
 #define SCENE(name) {#name, name}
 static const struct {
     const char *name;
@@ -362,7 +380,7 @@ static const struct {
     SCENE(destroyed), SCENE(destroyed_elsewhere), SCENE(handle_again), SCENE(waited_elsewhere),
     SCENE(launched_elsewhere), SCENE(own_streams), SCENE(failed_launches), SCENE(many_graphs), SCENE(many_launches),
     SCENE(other_context), SCENE(update_elsewhere), SCENE(ended_context), SCENE(many_contexts), SCENE(asked),
-    SCENE(threads), SCENE(threads_of_two), SCENE(crowd), SCENE(forks_while_busy), SCENE(execs), SCENE(titled), SCENE(named), SCENE(called_back), SCENE(windowed), SCENE(parts), SCENE(sampled), SCENE(waits_between), SCENE(captured_between), SCENE(legacy_flag), SCENE(clocked),
+    SCENE(threads), SCENE(threads_of_two), SCENE(crowd), SCENE(forks_while_busy), SCENE(execs), SCENE(titled), SCENE(named), SCENE(called_back), SCENE(windowed), SCENE(parts), SCENE(sampled), SCENE(waits_between), SCENE(captured_between), SCENE(legacy_flag), SCENE(clocked), SCENE(host_functions),
 };
 
 int main(int argc, char **argv) {

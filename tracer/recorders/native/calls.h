@@ -7,7 +7,7 @@
  * Actions: PLAIN none; LAUNCH opens a run of launches on its stream; END ends that run; FORGET also ends the stream;
  * END_ALL ends the runs of the thread's context and waits; END_OTHER ends those of the context `c`; WAIT waits;
  * END_WAIT does both; ASK queries whether a stream's work has ended, ASK_EVENT an event's; BESIDE is part of a run, as
- * launches are; OWN has a hand-written wrapper (graphs.c, contexts.c, names.c).
+ * launches are; OWN has a hand-written wrapper (graphs.c, contexts.c, names.c, callbacks.c).
  * Versions are those of the driver's typedefs (cudaTypedefs.h).
  */
 #ifndef INTERTOKEN_CALLS_H
@@ -27,7 +27,7 @@ enum { COPY_UNKNOWN, HTOD, DTOH, HTOA, ATOH, ATOA, ATOD, DTOA, DTOD, HTOH, PTOP 
 #define BLOCKS (uint64_t)gx * gy * gz
 
 #define CALLS                                                                                                         \
-    LAUNCH_CALLS(CALL) GRAPH_CALLS(CALL) WAIT_CALLS(CALL) COPY_CALLS(CALL) SHAPED_COPY_CALLS(CALL) FILL_CALLS(CALL)   \
+    LAUNCH_CALLS(CALL) GRAPH_CALLS(CALL) WAIT_CALLS(CALL) VALUE_CALLS(CALL) COPY_CALLS(CALL) SHAPED_COPY_CALLS(CALL) FILL_CALLS(CALL)   \
     CONTEXT_CALLS(CALL) PROFILER_CALLS(CALL) NAME_CALLS(CALL)
 
 #define LAUNCH_CALLS(X)                                                                                               \
@@ -44,7 +44,9 @@ enum { COPY_UNKNOWN, HTOD, DTOH, HTOA, ATOH, ATOA, ATOD, DTOA, DTOD, HTOH, PTOP 
     X(cuLaunchGridAsync, "cuLaunchGridAsync", 2000, 0, P(Function f, int w, int h, Stream s), P(f, w, h, s), s, f,    \
       (uint64_t)w * (uint64_t)h, 0, LAUNCH)                                                                           \
     BOTH(X, cuLaunchHostFunc, _ptsz, "cuLaunchHostFunc", 10000, 10000, P(Stream s, HostFunction f, void *d),          \
-         P(s, f, d), s, NULL, 0, 0, PLAIN)
+         P(s, f, d), s, NULL, 0, 0, OWN)                                                                              \
+    BOTH(X, cuStreamAddCallback, _ptsz, "cuStreamAddCallback", 5000, 7000,                                            \
+         P(Stream s, StreamCallback f, void *d, unsigned flags), P(s, f, d, flags), s, NULL, 0, 0, OWN)
 
 #define GRAPH_CALLS(X)                                                                                                \
     BOTH(X, cuGraphLaunch, _ptsz, "cuGraphLaunch", 10000, 10000, P(Exec x, Stream s), P(x, s), s, x, 0, 0, OWN)       \
@@ -87,6 +89,20 @@ enum { COPY_UNKNOWN, HTOD, DTOH, HTOA, ATOH, ATOA, ATOD, DTOA, DTOD, HTOH, PTOP 
     X(cuCtxSynchronize_v2, "cuCtxSynchronize", 13000, 0, P(Context c), P(c), NULL, NULL, 0, 0, END_OTHER)             \
     X(cuCtxRecordEvent, "cuCtxRecordEvent", 12050, 0, P(Context c, Event v), P(c, v), NULL, v, 0, 0, END_OTHER)       \
     X(cuCtxWaitEvent, "cuCtxWaitEvent", 12050, 0, P(Context c, Event v), P(c, v), NULL, v, 0, 0, PLAIN)
+
+/* By which a stream waits for a value in memory, or writes one, for which others may wait. */
+#define VALUE(X, name, suffix, bits, since, how)                                                                      \
+    BOTH(X, name##bits##suffix, _ptsz, #name #bits, since, since,                                                     \
+         P(Stream s, DevicePointer d, uint##bits##_t v, unsigned flags), P(s, d, v, flags), s, NULL, 0, 0, how)
+#define VALUE_CALLS(X)                                                                                                \
+    VALUE(X, cuStreamWaitValue, , 32, 8000, PLAIN) VALUE(X, cuStreamWaitValue, , 64, 9000, PLAIN)                     \
+    VALUE(X, cuStreamWriteValue, , 32, 8000, END) VALUE(X, cuStreamWriteValue, , 64, 9000, END)                       \
+    VALUE(X, cuStreamWaitValue, _v2, 32, 11070, PLAIN) VALUE(X, cuStreamWaitValue, _v2, 64, 11070, PLAIN)             \
+    VALUE(X, cuStreamWriteValue, _v2, 32, 11070, END) VALUE(X, cuStreamWriteValue, _v2, 64, 11070, END)               \
+    BOTH(X, cuStreamBatchMemOp, _ptsz, "cuStreamBatchMemOp", 8000, 8000,                                              \
+         P(Stream s, unsigned count, void *all, unsigned flags), P(s, count, all, flags), s, NULL, 0, 0, END)         \
+    BOTH(X, cuStreamBatchMemOp_v2, _ptsz, "cuStreamBatchMemOp", 11070, 11070,                                         \
+         P(Stream s, unsigned count, void *all, unsigned flags), P(s, count, all, flags), s, NULL, 0, 0, END)
 
 /* Copies: blocking ones end all runs of the context, asynchronous copies to the host end the run of their stream. */
 #define BLOCKING(X, name, symbol, params, args, size, kind)                                                           \

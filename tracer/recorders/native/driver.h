@@ -22,6 +22,7 @@ typedef struct Graph_ *Graph;
 typedef struct Node_ *Node;
 typedef struct Exec_ *Exec;
 typedef void (*HostFunction)(void *);
+typedef void (*StreamCallback)(Stream, Result, void *);
 
 enum { SUCCESS = 0, ERROR_INVALID_VALUE = 1, ERROR_OUT_OF_MEMORY = 2 };
 enum { ERROR_NOT_READY = 600, ERROR_NOT_SUPPORTED = 801 };

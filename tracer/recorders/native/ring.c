@@ -53,6 +53,9 @@ static const char names[] =
 #define X(name) "nvtx_" #name "\0"
     RANGE_CALLS(X)
 #undef X
+#define X(name) #name " callback\0"
+    RUN_CALLS(X)
+#undef X
     "\0"
 #define X(name) #name "\0"
     COUNTERS(X)
@@ -289,11 +292,14 @@ void ring_switch(int on) {
     if (is_programs && (turn & 1) == (uint32_t)on) atomic_compare_exchange_strong(&ring.header->turns, &turn, turn + 1);
 }
 
-/* The pairs lie as far apart as at least `ticks_apart`. */
-COLD static void write_next_pair(int64_t now) {
+/* The pairs lie as far apart as at least `ticks_apart`. Not in a function of the program that the driver runs, nor for its
+ * ranges, is the driver called. */
+COLD static void write_next_pair(int64_t now, int may_call) {
     int64_t next = atomic_load_explicit(&ring.next_pair, memory_order_relaxed);
     if (now > next && atomic_compare_exchange_strong(&ring.next_pair, &next, now + ring.ticks_apart))
-        write_pair(pair_of(atomic_fetch_add(&ring.header->pairs_written, 1u))), clock_due(now);
+        write_pair(pair_of(atomic_fetch_add(&ring.header->pairs_written, 1u)));
+    else may_call = 0;
+    if (may_call) clock_due(now);
 }
 
 /* Put a record into its place, and another pair of clocks into the ring if it is due. */
@@ -308,7 +314,8 @@ HOT static inline __attribute__((always_inline)) void put(Record *from, uint64_t
     for (size_t i = 1; i < WORDS; i++) __atomic_store_n(to + i, words[i], __ATOMIC_RELAXED);
     __atomic_store_n(to, words[0], __ATOMIC_RELEASE); /* whoever reads the mark finds the text that a range points to */
     int64_t end = (int64_t)(ended = from->end);
-    if (end > atomic_load_explicit(&ring.next_pair, memory_order_relaxed)) write_next_pair(end);
+    if (end > atomic_load_explicit(&ring.next_pair, memory_order_relaxed))
+        write_next_pair(end, from->call < CALL_COUNT);
 }
 
 HOT uint64_t ring_write(Record *from) {

@@ -104,6 +104,7 @@ static inline __attribute__((always_inline)) uint64_t check_of(const uint64_t *w
     X(graphs_left_empty) X(graphs_left_many) X(graphs_left_refused) X(graphs_left_captured) X(graphs_left_context)    \
     X(graphs_left_unknown)                                                                                            \
     X(brackets) X(brackets_late) X(brackets_refused) X(brackets_serial) X(brackets_threadless) X(brackets_ns)             \
+    X(functions_captured)                                                                                             \
     X(stamping_ns) X(entries_left) X(contexts_left) X(names_left) X(cupti_dropped) X(cupti_buffers_left) X(cupti_ended) \
     X(refused_space) X(refused_size) X(refused_files) X(refused_memory) X(refused_seccomp) X(refused_folder)
 
@@ -113,6 +114,15 @@ static inline __attribute__((always_inline)) uint64_t check_of(const uint64_t *w
 enum RangeCall {
 #define X(name) NVTX_##name,
     RANGE_CALLS(X)
+#undef X
+    RANGE_CALL_COUNT
+};
+
+/* The calls that put a function of the host on a stream; its own runs are numbered after the ranges. */
+#define RUN_CALLS(X) X(cuLaunchHostFunc) X(cuStreamAddCallback)
+enum RunCall {
+#define X(name) RUN_##name,
+    RUN_CALLS(X)
 #undef X
 };
 
