@@ -11,6 +11,11 @@ static void *calls(void *none) {
     for (;;) cuda_calls(1);
 }
 
+static void *lasts(void *none) {
+    for (int i = 0; i < 100; i++) usleep(4000), cuda_calls(1); /* so long that the recorder's thread exists */
+    return say("the last thread\n"), none;
+}
+
 int main(int argc, char **argv) {
     pthread_t thread;
     cuda_open();
@@ -21,6 +26,22 @@ int main(int argc, char **argv) {
     if (IS("returns")) return 20;
     if (IS("thread")) return pthread_create(&thread, NULL, exits, NULL), pause();
     if (IS("main")) pthread_create(&thread, NULL, last, NULL), pthread_exit(NULL);
+    if (IS("lasting")) pthread_create(&thread, NULL, lasts, NULL), pthread_exit(NULL);
+    if (IS("long")) return lasts(NULL), signal(SIGTERM, end_properly), raise(SIGTERM);
+    if (IS("woken")) {
+        sigset_t two;
+        sigemptyset(&two), sigaddset(&two, SIGTERM);
+        return lasts(NULL), sigprocmask(SIG_BLOCK, &two, NULL), kill(getpid(), SIGTERM), sigwait(&two, &argc), argc;
+    }
+    if (IS("children")) {
+        for (int i = 0; i < 100; i++) {
+            usleep(4000), cuda_calls(1);
+            pid_t child = i % 10 ? 0 : fork();
+            if (i % 10 == 0 && !child) _exit(usleep(1000));
+            if (child && child_code(child)) return 90;
+        }
+        return 31;
+    }
     if (IS("busy")) return pthread_create(&thread, NULL, calls, NULL), usleep(5000), 22;
     if (IS("abort")) abort();
     if (IS("aborts")) signal(SIGABRT, end), abort();
