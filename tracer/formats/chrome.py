@@ -16,6 +16,7 @@ from __future__ import annotations
 import codecs
 import re
 import zlib
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
@@ -25,6 +26,7 @@ from zipfile import BadZipFile
 
 from tracer.errors import FormatError
 from tracer.files.bounded import Gunzip, Pieces, check_unpacked, parsed
+from tracer.files.json_repair import Repair
 from tracer.formats import Format
 from tracer.model.schema import DEVICE_TABLES, MISSING, OTHER_DOMAINS
 from tracer.model.trace import LACKS, Given, Trace
@@ -74,15 +76,21 @@ def read(path: Path, python_functions: bool = False) -> Trace:
     ranks, each keeps its own processes and devices, and a note lists them. `python_functions`: keep python_function
     events (with_stack=True) as ranges of that domain.
 
+    JSON that its writer did not escape is read again, repaired (`tracer.files.json_repair`), and a note says so.
+
     Raises:
         FormatError: not JSON, without a list of events, damaged, or a gzip bomb.
     """
-    with open_events(path) as events:
-        return read_events(path, events, python_functions)
+    try:
+        with open_events(path) as events:
+            return read_events(path, events, python_functions)
+    except NotJsonError:
+        with open_events(path, repair=True) as events:
+            return read_events(path, events, python_functions)
 
 
 def read_events(path: Path, events: EventStream, python_functions: bool = False) -> Trace:
-    """Read the events of an open file, see `read`."""
+    """Read the events of an open file, see `read`. Raises NotJsonError, too."""
     from tracer.formats.chrome_tables import NO_EVENT, RPD, Pids, Tables, frames, link_rpd, notes_of_rpd
     from tracer.formats.chrome_write import OURS
 
@@ -110,6 +118,9 @@ def read_events(path: Path, events: EventStream, python_functions: bool = False)
         trace.notes += notes_of_rpd(True in tables.rpd)
     if events.truncated:
         trace.notes.append(f"the file is truncated: only the {read} events before its end were read")
+    if repaired := events.repaired:
+        told = ", ".join(f"{count} {what}" for what, count in sorted(repaired.items()))
+        trace.notes.append(f"its JSON is not valid and was repaired: {told}")
     trace.notes += pids.notes()
     trace.notes += _not_understood(trace)
     if not any(len(trace[name]) for name in DEVICE_TABLES) and (lacks := _of_another_tool(trace)):
@@ -202,9 +213,18 @@ _HEAD: Final = 1 << 20  # bytes in which the list of events must begin
 _TAIL: Final = 1 << 16  # bytes at the end that are searched for metadata
 _MOST_TRIES: Final = 100  # to find the start of the events; each parses the text before it
 _ACCEPTED: Final = 64 << 20  # bytes of text, at any ratio
+_CUT: Final = re.compile(
+    rb'\s*\{\s*"schemaVersion":\s*\d+,\s*"'
+    rb"(deviceProperties|distributedInfo|displayTimeUnit|baseTime|cuda_|record_shapes|traceName)"
+)
+"""How Kineto's files begin, which may end before their events do."""
 _NO_LISTS: Final = {
     "start_map": "an object", "null": "null", "boolean": "true or false", "number": "a number", "string": "a text",
 }  # fmt: skip
+
+
+class NotJsonError(FormatError):
+    """Text that no JSON is; a repair may help."""
 
 
 class EventStream:
@@ -216,7 +236,7 @@ class EventStream:
         truncated: whether the file ended early; known after the events were read.
     """
 
-    def __init__(self, path: Path, file: BinaryIO, packed: BinaryIO | None = None) -> None:
+    def __init__(self, path: Path, file: BinaryIO, packed: BinaryIO | None = None, repair: bool = False) -> None:
         """`packed`: the file in which `file` is packed, if it is a part of one."""
         self._path = path
         self._raw = packed or file
@@ -224,7 +244,8 @@ class EventStream:
         self._is_packed = self._is_gzip or packed is not None
         file.seek(0)
         self._file: Any = Gunzip(file) if self._is_gzip else file
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._decoder = codecs.getincrementaldecoder("utf-8-sig")("replace")
+        self._repair = Repair() if repair else None
         self._bytes = 0
         self._tail = b""
         self.truncated = False
@@ -240,7 +261,14 @@ class EventStream:
     def looks_right(self) -> bool:
         """Whether the first megabyte is the beginning of a list of trace events."""
         start = self.head.lstrip()[:1]
-        return (start == b"{" and f'"{EVENTS}"'.encode() in self.head) or (start == b"[" and b'"ph"' in self.head)
+        if start == b"[":
+            return b'"ph"' in self.head
+        return start == b"{" and (f'"{EVENTS}"'.encode() in self.head or _CUT.match(self.head) is not None)
+
+    @property
+    def repaired(self) -> Counter[str]:
+        """What was repaired -> how often, so far."""
+        return Counter() if self._repair is None else self._repair.count
 
     @property
     def bytes_read(self) -> int:
@@ -268,7 +296,7 @@ class EventStream:
             raise FormatError(f"{self._path}: contains a number whose exponent is out of range") from error
         except JSONError as error:
             if "premature EOF" not in str(error) and "incomplete" not in str(error).lower():
-                raise FormatError(f"{self._path}: not valid JSON: {_reason(error)}") from error
+                raise NotJsonError(f"{self._path}: not valid JSON: {_reason(error)}") from error
             self.truncated = True
         self.metadata |= _after_events(self._tail)
 
@@ -296,6 +324,8 @@ class EventStream:
             except FormatError as problem:
                 raise FormatError(f"{self._path}: {problem}") from None
             text = self._decoder.decode(chunk, final=not chunk).encode()
+            if self._repair is not None:
+                text = self._repair.next(text, last=not chunk)
             self._tail = (self._tail + text)[-_TAIL:]
             try:
                 self._checked.check(text)
@@ -306,11 +336,11 @@ class EventStream:
 
 
 @contextmanager
-def open_events(path: Path) -> Iterator[EventStream]:
-    """The events of a file, which is closed when the block exits. Raises FormatError if its beginning is damaged or not
-    a trace."""
+def open_events(path: Path, repair: bool = False) -> Iterator[EventStream]:
+    """The events of a file, which is closed when the block exits; `repair` its JSON. Raises FormatError if its
+    beginning is damaged or not a trace."""
     with path.open("rb") as file:
-        yield EventStream(path, file)
+        yield EventStream(path, file, repair=repair)
 
 
 def _instead_of_list(head: bytes) -> str | None:

@@ -17,7 +17,7 @@ from tracer.errors import FormatError, printable
 from tracer.files.bounded import opened
 from tracer.files.zips import MAGIC, check_directory, check_packing
 from tracer.formats import Format
-from tracer.formats.chrome import SUFFIXES, EventStream, read_events
+from tracer.formats.chrome import SUFFIXES, EventStream, NotJsonError, read_events
 from tracer.model.trace import Trace
 
 _MOST_NAMES: Final = 5
@@ -39,8 +39,15 @@ def read(path: Path, python_functions: bool = False) -> Trace:
     Raises:
         FormatError: it has none, or several; it is damaged, encrypted, or a bomb.
     """
+    try:
+        return _read(path, python_functions)
+    except NotJsonError:
+        return _read(path, python_functions, repair=True)
+
+
+def _read(path: Path, python_functions: bool, repair: bool = False) -> Trace:
     with ExitStack() as opened_files:
-        events, name = _recording_in(path, opened_files)
+        events, name = _recording_in(path, opened_files, repair)
         if not events.looks_right:
             raise FormatError(f"{path}: {name} in it is not a trace")
         trace = read_events(path, events, python_functions)
@@ -48,7 +55,7 @@ def read(path: Path, python_functions: bool = False) -> Trace:
     return trace
 
 
-def _recording_in(path: Path, files: ExitStack) -> tuple[EventStream, str]:
+def _recording_in(path: Path, files: ExitStack, repair: bool) -> tuple[EventStream, str]:
     """The events of the only recording in a zip, and its name."""
     try:
         check_directory(path)
@@ -57,7 +64,7 @@ def _recording_in(path: Path, files: ExitStack) -> tuple[EventStream, str]:
         member = _only_recording(archive)
         check_packing(member)
         file = files.enter_context(archive.open(member))
-        return EventStream(path, cast("BinaryIO", file), packed), printable(member.filename, 100)
+        return EventStream(path, cast("BinaryIO", file), packed, repair), printable(member.filename, 100)
     except FormatError as problem:
         text = str(problem)
         raise FormatError(text if text.startswith(str(path)) else f"{path}: {text}") from None
