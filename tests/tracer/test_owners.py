@@ -151,17 +151,18 @@ def test_threads_that_take_turns_are_one_engine(marked: bool) -> None:
     script = Script()
     for step in range(40):
         at, thread = step * 1000, 101 + step % 4
+        script.copy((at - 20, at - 10), (at - 15, at - 5), "HtoD", thread=thread)
         script.launch((at, at + 10), (at + 20, at + 820), thread=thread)
         script.copy((at + 20, at + 30), (at + 820, at + 830), "DtoH", thread=thread)
         script.sync(at + 30, at + 840, thread=thread)
         if marked:
-            script.range("token", at, at + 15, thread=thread)
+            script.range("token", at - 25, at + 15, thread=thread)
     found = analyse(script.trace)
     assert (found.steps.owners, len(found.steps)) == ((), 40)
     assert found.steps.detail.endswith("of 4 threads that take turns")
     assert found.gaps.gap_us == pytest.approx({"p50": 0.2, "p90": 0.2, "mean": 0.2})
     assert found.figures("steps").steps_per_s == pytest.approx(1e6, rel=0.01)
-    assert (found.syncs.syncs_per_token, found.syncs.signature) == (1, "k a s")
+    assert (found.syncs.syncs_per_token, found.syncs.signature, found.syncs.strategy) == (1, "a k a s", "aaag")
 
 
 def test_a_thread_that_takes_turns_on_two_devices_runs_two_engines() -> None:

@@ -310,8 +310,18 @@ def _input_letters(trace: Trace, calls: SyncCalls, steps: Steps) -> Letters:
     if to_device.any():
         inside = among(calls.letter, LAUNCHES) & (trace.memcpys[to_device].of(calls) >= 0)
         letters[inside] = [COPY + letter for letter in letters[inside]]
-    letters[calls.thread != steps.rows.thread[calls.at]] = ""
+    letters[calls.thread != _launching(calls, steps)[calls.at]] = ""
     return letters
+
+
+def _launching(calls: SyncCalls, steps: Steps) -> Ints:
+    """The thread that launches each step: its own, or of threads that take turns, the one whose turn it is."""
+    launches = calls[among(calls.letter, LAUNCHES)]
+    thread = steps.rows.thread.copy()
+    own = np.bincount(launches.at[launches.thread == thread[launches.at]], minlength=len(thread)) > 0
+    others = launches[~own[launches.at]]
+    thread[others.at[::-1]] = others.thread[::-1]  # of several the first stays
+    return thread
 
 
 def letters_by_step(calls: SyncCalls, steps: int, letters: Letters) -> list[str]:
