@@ -133,8 +133,8 @@ class Budget:
 
     def signature(self, scope: Scope) -> str | None:
         """The allowed signature, used to find surplus calls; None unless there is exactly one."""
-        found = [line.allowed for line in self.lines if (line.scope, line.name) == (scope, "signature")]
-        return found[0][0] if found and isinstance(found[0], tuple) and len(found[0]) == 1 else None
+        allowed = [line.allowed for line in self.lines if (line.scope, line.name) == (scope, "signature")]
+        return allowed[0][0] if allowed and isinstance(allowed[0], tuple) and len(allowed[0]) == 1 else None
 
 
 def parse(table: Mapping[str, Any], origin: str) -> Budget:

@@ -76,8 +76,8 @@ class ScopeFigures:
     @cached_property
     def syncs(self) -> SyncReport:
         """Counts, class and signature; for a call site, of its calls only."""
-        found = self.recording.syncs
-        return found if self.scope.site is None else _at_site(self.trace, found, self.scope.site)
+        report = self.recording.syncs
+        return report if self.scope.site is None else _at_site(self.trace, report, self.scope.site)
 
     @cached_property
     def rates(self) -> Summary:
@@ -126,12 +126,12 @@ class ScopeFigures:
         tracing, which = rest
         if estimate := self.estimate(name):
             return estimate.estimate
-        found = self.untraced_gaps if tracing == "untraced" else self.gaps
-        if kind == "gap_us" and which not in found.gap_us:
+        gaps = self.untraced_gaps if tracing == "untraced" else self.gaps
+        if kind == "gap_us" and which not in gaps.gap_us:
             raise EmptyTraceError(f"a rate is a mean and does not give the {which} of the gap without a profiler")
         if kind == "gap_us":
-            return found.gap_us[which]
-        return found.causes_us[which]
+            return gaps.gap_us[which]
+        return gaps.causes_us[which]
 
     def estimate(self, name: str) -> Interval | None:
         """The estimate, with its interval, for a line's name if nothing better is known."""

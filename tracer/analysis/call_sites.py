@@ -145,16 +145,16 @@ def _sites(trace: Trace, calls: OnThread, chains: _OfChains) -> Sites:
         innermost_ranges(python[python.text.chosen(PYTHON_FILE.search)], calls),
         innermost_ranges(others.changed(text=without_counters(others.text)), calls),
     )
-    site, lowest, around = of_program.texts, with_file.texts, ranges.texts
+    own, lowest, around = of_program.texts, with_file.texts, ranges.texts
     has_site, is_python = ~of_program.rows(""), ~of_program.rows("") | ~with_file.rows("")
     has_chain = chains.site != ""
     is_native = has_chain & ~chains.is_python & ~is_python
-    found = np.where(has_site, site, np.where(is_python, lowest, around))
-    found = np.where((has_chain & chains.is_python) | is_native, chains.site, found)
+    site = np.where(has_site, own, np.where(is_python, lowest, around))
+    site = np.where((has_chain & chains.is_python) | is_native, chains.site, site)
     source = np.select([is_python | chains.is_python, is_native, ~ranges.rows("")], [1, 2, 3], 0)
-    through = np.where(has_site & (lowest != site), lowest, "")
-    through = np.where(has_chain & (found == chains.site), chains.through, through)
-    return Sites(found, through, _SOURCES[source])
+    through = np.where(has_site & (lowest != own), lowest, "")
+    through = np.where(has_chain & (site == chains.site), chains.through, through)
+    return Sites(site, through, _SOURCES[source])
 
 
 def _is_of_program(text: str) -> bool:
@@ -302,18 +302,18 @@ def chains_at(trace: Trace, process: int, thread: int, times: Ints) -> tuple[Int
     first = max(frames, default=0) + 1
     for pair, (before, after) in enumerate(distinct.tolist()):
         frames[first + pair] = _common(frames[before], frames[after])
-    found = np.full(len(times), MISSING)
-    found[inside], found[between] = chain[at[inside]], first + number.ravel()
+    of_time = np.full(len(times), MISSING)
+    of_time[inside], of_time[between] = chain[at[inside]], first + number.ravel()
     rows = [
         (one, depth, *frame)
-        for one in np.unique(found[found != MISSING]).tolist()
+        for one in np.unique(of_time[of_time != MISSING]).tolist()
         for depth, frame in enumerate(reversed(frames[one]))
     ]
     numbered, depths, symbols, modules = zip(*rows, strict=True) if rows else ((), (), (), ())
     table = Callchains(
         np.array(numbered, np.int64), np.array(depths, np.int64), Names.of(symbols), Names.of(modules)
     )  # fmt: skip
-    return found, table
+    return of_time, table
 
 
 def _common(one: Frames, other: Frames) -> Frames:
@@ -405,7 +405,7 @@ def nesting(starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
 @compiled
 def _open_at(starts: Ints, ends: Ints, times: Ints) -> Ints:
     """Position of the innermost range open at each time, -1 for none; ranges are sorted by start, outer ones first."""
-    found = np.full(len(times), -1, np.int64)
+    innermost = np.full(len(times), -1, np.int64)
     stack = np.empty(len(starts), np.int64)
     depth, at = 0, 0
     for i in range(len(times)):
@@ -418,8 +418,8 @@ def _open_at(starts: Ints, ends: Ints, times: Ints) -> Ints:
         while depth > 0 and ends[stack[depth - 1]] <= times[i]:
             depth -= 1
         if depth > 0:
-            found[i] = stack[depth - 1]
-    return found
+            innermost[i] = stack[depth - 1]
+    return innermost
 
 
 # --- by call site, and single steps ---
@@ -529,11 +529,11 @@ def _samples(trace: Trace, steps: Steps, at: int) -> StackTimes:
     called = Ranges.from_table(calls, text=calls.name)
     call = innermost_ranges(called, moments).texts
     both = np.where((stack != "") & (call != ""), ";", "").astype(object)
-    found = stack + both + call
-    found[found == ""] = _NOTHING
-    first = np.flatnonzero(np.append(True, found[1:] != found[:-1]))[: len(found)]
+    folded = stack + both + call
+    folded[folded == ""] = _NOTHING
+    first = np.flatnonzero(np.append(True, folded[1:] != folded[:-1]))[: len(folded)]
     ns = np.add.reduceat(np.diff(cuts), first) if len(first) else first
-    return StackTimes(Names.of(found[first]), ns)
+    return StackTimes(Names.of(folded[first]), ns)
 
 
 class FunctionTimes(Columns):

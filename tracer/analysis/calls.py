@@ -61,15 +61,15 @@ def host_calls(trace: Trace) -> Calls:
     if (letters == BEGIN_CAPTURE).any() or (letters == END_CAPTURE).any():
         kept &= ~among(letters, [BEGIN_CAPTURE, END_CAPTURE])
     calls = calls[kept]
-    found = api[calls]
-    copy, sync = trace.memcpys.of(found), trace.syncs.of(found)
+    rows = api[calls]
+    copy, sync = trace.memcpys.of(rows), trace.syncs.of(rows)
     kinds = trace.memcpys.kind
     words = [*kinds.words.tolist(), "", "PtoP"]
     kind = spread(kinds.codes.astype(np.int64), copy, len(words) - 2)
-    kind[between_devices(trace, found)] = len(words) - 1
+    kind[between_devices(trace, rows)] = len(words) - 1
     streams = [spread(each.stream, row, MISSING) for each, row in ((trace.memcpys, copy), (trace.syncs, sync))]
     return Calls.from_table(
-        found, letter=api.letter[calls], stream=np.where(copy >= 0, *streams), kind=Names.at_codes(kind, words)
+        rows, letter=api.letter[calls], stream=np.where(copy >= 0, *streams), kind=Names.at_codes(kind, words)
     )
 
 
@@ -113,11 +113,11 @@ def outermost(api: Api, rows: Ints) -> Bools:
 
 def captured(api: Api, rows: Ints) -> Bools:
     """Calls made during a stream capture of their thread; a capture that never ends excludes nothing."""
-    letters, found = api.letter[rows], np.zeros(len(rows), bool)
+    letters, inside = api.letter[rows], np.zeros(len(rows), bool)
     begins, ends = letters == BEGIN_CAPTURE, letters == END_CAPTURE
     if not begins.any():
-        return found
+        return inside
     for _, mine in grouped(api.process[rows], api.thread[rows]):
         ended = np.cumsum(ends[mine])
-        found[mine] = (np.cumsum(begins[mine]) > ended) & (ended < ended[-1])
-    return found & ~begins
+        inside[mine] = (np.cumsum(begins[mine]) > ended) & (ended < ended[-1])
+    return inside & ~begins

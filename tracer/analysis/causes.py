@@ -158,13 +158,13 @@ class Split(Several):
 
     def part(self, name: str) -> Ints:
         """ns of each idle span, of a part."""
-        found = self.parts.get(name)
-        return np.zeros(self.length, np.int64) if found is None else found
+        ns = self.parts.get(name)
+        return np.zeros(self.length, np.int64) if ns is None else ns
 
     def cause(self, name: str) -> Ints:
         """ns of each idle span, of a cause (a column of `CAUSES`)."""
-        found = [self.parts[part] for part in PARTS[name] if part in self.parts]
-        return sum(found[1:], found[0]) if found else np.zeros(self.length, np.int64)
+        of_parts = [self.parts[part] for part in PARTS[name] if part in self.parts]
+        return sum(of_parts[1:], of_parts[0]) if of_parts else np.zeros(self.length, np.int64)
 
     def sums(self, number: Ints, count: int) -> Split:
         """The sums over the idle spans of each number below `count`."""
@@ -307,13 +307,13 @@ def split(trace: Trace, near: Near, idle: IdleSpans, waited: dict[Thread, Ints] 
 def calls_in(trace: Trace, idle: IdleSpans) -> tuple[Ints, Ints]:
     """The number of calls of its thread that begin in each idle span, and 1 where a graph launch produced the compute
     that follows it, else 0."""
-    launched, api, found = _launched(trace, idle), trace.api, np.zeros(len(idle), np.int64)
+    launched, api, count = _launched(trace, idle), trace.api, np.zeros(len(idle), np.int64)
     starts = {key: np.sort(api.start[rows]) for key, rows in grouped(api.process, api.thread)}
     for key, rows in grouped(launched.process, launched.thread):
         of_thread = starts.get(key, _NONE)
         first, last = (np.searchsorted(of_thread, side[rows]) for side in (idle.start, idle.end))
-        found[rows] = last - first
-    return found, (spread(api.letter, launched.call, "") == GRAPH_LAUNCH).astype(np.int64)
+        count[rows] = last - first
+    return count, (spread(api.letter, launched.call, "") == GRAPH_LAUNCH).astype(np.int64)
 
 
 def _launched(trace: Trace, idle: IdleSpans) -> _Launched:

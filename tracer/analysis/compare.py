@@ -244,9 +244,9 @@ def compare(base: Side, other: Side, *, force: bool = False) -> Comparison:
 
 def _tracing(base: Side, other: Side, speedup: Speedup) -> Refusal | None:
     """A refusal if traced steps show no direction."""
-    found = other_tracing(base, other)
-    if found is not None or _verdict(speedup.ratio) in ("faster", "slower"):
-        return found
+    refusal = other_tracing(base, other)
+    if refusal is not None or _verdict(speedup.ratio) in ("faster", "slower"):
+        return refusal
     instead = measure_untraced(base, other)
     if speedup.ratio.low is None and speedup.method.startswith("only"):
         return Refusal(f"{speedup.method.partition(',')[0]} were recorded", instead)
@@ -301,8 +301,8 @@ def _gap(base: Side, other: Side, paired: bool) -> Interval:
 def _means(base: Side, other: Side, paired: bool) -> dict[str, Interval]:
     """Differences of the mean gap, causes and busy time."""
     names = ["gap", *CAUSES, "busy"]
-    found = dict(zip(names, _mean_differences(base, other, names, paired), strict=True))
-    return {name: _of_rates(base, other, found[name], name) for name in names[:-1]} | {"busy": found["busy"]}
+    changes = dict(zip(names, _mean_differences(base, other, names, paired), strict=True))
+    return {name: _of_rates(base, other, changes[name], name) for name in names[:-1]} | {"busy": changes["busy"]}
 
 
 def _of_rates(base: Side, other: Side, change: Interval, cause: str = "gap") -> Interval:

@@ -295,8 +295,8 @@ def _came_late(trace: Trace, begun: Ints, ended: Ints) -> Bools:
     order = np.lexsort((start, end))
     start, end = start[order], end[order]
     at = np.searchsorted(end, ended)  # the longest of those that end then
-    found, since = spread(end, np.where(at < len(end), at, -1), -1) == ended, np.append(start, 0)[at]
-    return found & (ended - since < _WAITED_NS + _copied(trace, begun, since))
+    has_wait, since = spread(end, np.where(at < len(end), at, -1), -1) == ended, np.append(start, 0)[at]
+    return has_wait & (ended - since < _WAITED_NS + _copied(trace, begun, since))
 
 
 def _copied(trace: Trace, since: Ints, until: Ints) -> Ints:

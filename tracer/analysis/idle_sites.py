@@ -226,14 +226,14 @@ def share_bounds(counts: ArrayLike, of: int) -> tuple[Floats, Floats]:
 
 def _while_idle(trace: Trace, pieces: _Pieces) -> Ints:
     """The chains of the samples of each thread while a device of its steps idles."""
-    samples, found = trace.samples, [np.zeros(0, np.int64)]
+    samples, chains = trace.samples, [np.zeros(0, np.int64)]
     places = dict(grouped(samples.process, samples.thread))
     for thread, rows in grouped(pieces.process, pieces.thread):
         if (here := places.get(thread)) is not None:
             time = samples.time[here]
             idle = touching(time, time + 1, union(pieces.start[rows], pieces.end[rows]))
-            found.append(samples.chain[here[idle]])
-    return np.concatenate(found)
+            chains.append(samples.chain[here[idle]])
+    return np.concatenate(chains)
 
 
 class _Frames(Columns):
@@ -260,7 +260,7 @@ def _stacks(frames: _Frames, is_inner: Bools, samples: int) -> dict[str, int]:
     """The number of samples of each stack."""
     callers = np.where(frames.level > 0, np.arange(len(frames)) - 1, -1)
     numbers_of, texts = joined_stacks(frames.name.codes, frames.name.words.tolist(), callers, frames.level)
-    found = Counter(texts[at] for at in numbers_of[is_inner].tolist())
+    counts = Counter(texts[at] for at in numbers_of[is_inner].tolist())
     if missing := samples - int(is_inner.sum()):
-        found[_NO_STACK] += missing
-    return dict(found.most_common())
+        counts[_NO_STACK] += missing
+    return dict(counts.most_common())

@@ -159,27 +159,27 @@ def steps_by_name(trace: Trace, pattern: re.Pattern[str], inside: Ints | None = 
         end[rows] = heads.start[rows] + np.minimum(last[key] - heads.start[rows], usual).astype(np.int64)
     none, no = np.full(len(heads), MISSING), np.zeros(len(heads), bool)
     text = np.full(len(heads), "", dtype=object)
-    steps = _Marks(heads.start, end, heads.process, heads.thread, none, text, none, none, text, text, no, no, end)
-    found = _grouped(_until_next(steps), trace)
-    return as_steps(found, "calls", f"calls and kernels that match {pattern.pattern!r}", 1.0)
+    marks = _Marks(heads.start, end, heads.process, heads.thread, none, text, none, none, text, text, no, no, end)
+    steps = _grouped(_until_next(marks), trace)
+    return as_steps(steps, "calls", f"calls and kernels that match {pattern.pattern!r}", 1.0)
 
 
 def _matching(nvtx: Nvtx, fit: Bools, engine: Engine) -> _Marks | None:
     """Stage 1: the fit ranges whose text is a mark, with what the first mark that matches says; None if no text is one
     of the engine's own."""
-    found: dict[int, tuple[Mark, Work]] = {}
+    matches: dict[int, tuple[Mark, Work]] = {}
     for code, text in enumerate(nvtx.text.words.tolist()):
         for mark in engine.marks:
             if hit := mark.text.search(str(text)):
-                found[code] = mark, mark.work(hit)
+                matches[code] = mark, mark.work(hit)
                 break
-    if not any(mark.own for mark, _ in found.values()):
+    if not any(mark.own for mark, _ in matches.values()):
         return None
     number = np.full(len(nvtx.text.words), MISSING)
-    number[list(found)] = np.arange(len(found))
+    number[list(matches)] = np.arange(len(matches))
     of = np.where(fit, number[nvtx.text.codes], MISSING)
     rows = np.flatnonzero(of >= 0)
-    marks, works = [mark for mark, _ in found.values()], [work for _, work in found.values()]
+    marks, works = [mark for mark, _ in matches.values()], [work for _, work in matches.values()]
 
     def column(values: list[Any], dtype: Any = object) -> NDArray[Any]:
         return np.array(values, dtype=dtype)[of[rows]]
@@ -208,10 +208,10 @@ def _reach(marks: _Marks) -> Ints:
 
 def _before(marks: _Marks, values: Ints) -> Ints:
     """The value of the preceding mark of each mark's thread, `-NEVER` for the first."""
-    found = np.full(len(marks), -NEVER)
+    before = np.full(len(marks), -NEVER)
     for _, rows in grouped(marks.process, marks.thread):
-        found[rows[1:]] = values[rows[:-1]]
-    return found
+        before[rows[1:]] = values[rows[:-1]]
+    return before
 
 
 def _labelled(marks: _Marks) -> _Marks:

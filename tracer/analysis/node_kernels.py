@@ -94,10 +94,10 @@ class PlacedKernels:
         names, number = np.unique(rows.short_name.texts.astype(str), return_inverse=True)
         ns = np.bincount(number, weights=own, minlength=len(names))
         steps = max(self.steps, 1)
-        found = KernelTimes(
+        times = KernelTimes(
             names.astype(object), np.bincount(number, minlength=len(names)) / steps, ns / 1e3 / steps
         )  # fmt: skip
-        return found[np.argsort(-ns, kind="stable")]
+        return times[np.argsort(-ns, kind="stable")]
 
     @property
     def note(self) -> str:
@@ -182,31 +182,31 @@ def place_kernels(light: Trace, steps: Steps, node: Trace) -> PlacedKernels | No
     mine, theirs = _paired(
         graphs.start, stamped, [graphs.device], _numbered(node, others, replays, replays.device), [replays.device]
     )
-    found = _Pairs(stamped.row[mine], stamped.at[mine], theirs)
+    matched = _Pairs(stamped.row[mine], stamped.at[mine], theirs)
     sizes = sum((np.bincount(each.replay, minlength=len(replays)) for each in inside.values()), np.zeros(1, np.int64))
-    found = found[np.cumsum(sizes[found.replay]) <= MOST_ROWS] if len(found) else found
+    matched = matched[np.cumsum(sizes[matched.replay]) <= MOST_ROWS] if len(matched) else matched
     copies = _placed_copies(light, steps, node, others)
-    if not len(found) and not len(copies):
+    if not len(matched) and not len(copies):
         return None
     tables = dict(light.tables)
     base = 1 + int(max([0, *(int(t["stream"].max()) for t in light.tables.values() if "stream" in t and len(t))]))
-    placed = {name: _placed(graphs, found, replays, inside[name], node[name], base) for name in _INSIDE}
+    placed = {name: _placed(graphs, matched, replays, inside[name], node[name], base) for name in _INSIDE}
     for name, rows in placed.items():
         tables[name] = _joined(tables[name], rows)
     stays = np.ones(len(graphs), bool)
-    stays[found.row] = False
+    stays[matched.row] = False
     tables["graph_launches"] = light["graph_launches"][stays]
     if len(copies):
         start, end = light.memcpys.start.copy(), light.memcpys.end.copy()
         start[copies.row], end[copies.row] = copies.start, copies.end
         tables["memcpys"] = _with_times(tables["memcpys"], start=start, end=end)
-    factor = (graphs.end - graphs.start)[found.row] / replays.ns[found.replay]
+    factor = (graphs.end - graphs.start)[matched.row] / replays.ns[matched.replay]
     return PlacedKernels(
         trace=Trace(tables, dict(light.metadata), list(light.notes)),
         graphs=len(stamped),
-        placed=len(found),
-        steps=len(np.unique(found.at)),
-        factor=float(np.median(factor)) if len(found) else 1.0,
+        placed=len(matched),
+        steps=len(np.unique(matched.at)),
+        factor=float(np.median(factor)) if len(matched) else 1.0,
         copies=len(copies),
         rows=Trace({"kernels": placed["kernels"]}).kernels,
     )
@@ -287,10 +287,10 @@ def _paired(
     of = np.minimum(mine.of, theirs.of.max())
     its = theirs[::-1]  # of several the first one counts
     keys = [*(each[its.row] for each in others), its.of, its.place, its.count]
-    found = positions([*(each[mine.row] for each in kinds), of, mine.place, mine.count], keys)
-    paired = np.flatnonzero(found >= 0)
+    partner = positions([*(each[mine.row] for each in kinds), of, mine.place, mine.count], keys)
+    paired = np.flatnonzero(partner >= 0)
     paired = paired[np.argsort(starts[mine.row[paired]], kind="stable")]
-    return paired, its.row[found[paired]]
+    return paired, its.row[partner[paired]]
 
 
 def _placed(

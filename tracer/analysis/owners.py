@@ -108,8 +108,8 @@ def in_process(trace: Trace, asked: str, processes: Ints) -> Bools:
     if not len(processes):
         return np.ones(len(processes), bool)
     names = _names(trace)[0]
-    found = _matching(asked, [(int(process), names.get(int(process), "")) for process in np.unique(processes)])
-    kept = np.isin(processes, [number for number, _ in found])
+    matching = _matching(asked, [(int(process), names.get(int(process), "")) for process in np.unique(processes)])
+    kept = np.isin(processes, [number for number, _ in matching])
     return kept if kept.any() else ~kept
 
 
@@ -120,8 +120,8 @@ def hosts_of(trace: Trace, asked: str | None, calls: Calls) -> set[_Host]:
     names = _names(trace)[1]
     hosts = [(process, thread) for (process, thread), _ in grouped(calls.process, calls.thread)]
     known = {host: (host[1], names.get(host, "")) for host in hosts}
-    found = _matching(asked, list(known.values()))
-    return {host for host, each in known.items() if each in found}
+    matching = _matching(asked, list(known.values()))
+    return {host for host, each in known.items() if each in matching}
 
 
 # --- whose ---
@@ -132,7 +132,7 @@ def _owners(trace: Trace, steps: Steps, *, is_several: bool) -> tuple[Owner, ...
     if steps.rows.is_of_one_thread and not several(np.append(trace.kernels.device, trace.graph_launches.device)):
         return ()
     step, device = _computing(trace, steps)
-    found: list[Owner] = []
+    owners: list[Owner] = []
     places: list[int] = []
     for (process, thread), rows in sorted(grouped(steps.rows.process, steps.rows.thread), key=lambda each: each[0]):
         mine = np.isin(step, rows)
@@ -141,10 +141,10 @@ def _owners(trace: Trace, steps: Steps, *, is_several: bool) -> tuple[Owner, ...
         takes_turns = _takes_turns(step[mine], device[mine])
         is_several = is_several or takes_turns
         each: Sequence[int | None] = on if takes_turns or len(on) == 1 else [None]
-        found += [Owner(process, thread, one) for one in each]
+        owners += [Owner(process, thread, one) for one in each]
     is_shared = max(Counter(places).values(), default=0) > 1
     is_several = is_several or (not _meet(trace, steps) if is_shared else _drift(trace, steps))
-    return tuple(found) if is_several and len(found) > 1 else ()
+    return tuple(owners) if is_several and len(owners) > 1 else ()
 
 
 def _meet(trace: Trace, steps: Steps) -> bool:
@@ -153,10 +153,10 @@ def _meet(trace: Trace, steps: Steps) -> bool:
     collectives = trace.kernels[trace.kernels.collective]
     at = activity_steps(trace, steps, collectives)
     rows, collectives = steps.rows[at[at >= 0]], collectives[at >= 0]
-    found = [collectives[mine] for _, mine in grouped(rows.process, rows.thread)]
-    if len(found) < numbers(steps.rows.process, steps.rows.thread)[1] or len({len(each) for each in found}) > 1:
+    by_host = [collectives[mine] for _, mine in grouped(rows.process, rows.thread)]
+    if len(by_host) < numbers(steps.rows.process, steps.rows.thread)[1] or len({len(each) for each in by_host}) > 1:
         return False
-    entered, left = (np.sort([getattr(each, side) for each in found]) for side in ("start", "end"))
+    entered, left = (np.sort([getattr(each, side) for each in by_host]) for side in ("start", "end"))
     return bool(np.mean(entered.max(axis=0) < left.min(axis=0)) >= LEAST_MET)
 
 
@@ -209,13 +209,13 @@ def _names(trace: Trace) -> tuple[dict[int, str], dict[_Host, str]]:
 def _asked(what: str, asked: str, hosts: list[_Host], named: Callable[[_Host], tuple[int, str]]) -> list[_Host]:
     """The hosts that the option asks for; `named` gives the number and the name of each."""
     known = {host: named(host) for host in hosts}
-    found = set(_matching(asked, list(known.values())))
-    if not found:
+    matching = set(_matching(asked, list(known.values())))
+    if not matching:
         there = ", ".join(
             f"{each[0]} ({each[1]})" if each[1] else f"{each[0]}" for each in dict.fromkeys(known.values())
         )
         raise UsageError(printable(f"--{what} {asked}: no steps of such a {what}; there are steps of {there}"))
-    return [host for host in hosts if known[host] in found]
+    return [host for host in hosts if known[host] in matching]
 
 
 def _matching(asked: str, known: Sequence[tuple[int, str]]) -> list[tuple[int, str]]:

@@ -203,10 +203,10 @@ def _with_work(trace: Trace, calls: Calls) -> WorkCalls:
 def _together(calls: WorkCalls) -> dict[int, list[int]]:
     """Stage 1: the leading thread of each host of a process -> the host's threads."""
     launches = among(calls.letter, LAUNCHES)
-    found = sorted(grouped(calls.thread[launches]), key=itemgetter(0))
-    lanes = {thread: set(calls.lane[launches][rows].tolist()) for (thread,), rows in found}
+    by_thread = sorted(grouped(calls.thread[launches]), key=itemgetter(0))
+    lanes = {thread: set(calls.lane[launches][rows].tolist()) for (thread,), rows in by_thread}
     fetching = set(calls.thread[copied_out(calls) | (calls.letter == SYNC)].tolist())
-    most_often = max(found, key=lambda each: len(each[1]), default=None)
+    most_often = max(by_thread, key=lambda each: len(each[1]), default=None)
     leaders = [one for one in lanes if one in fetching] or ([] if most_often is None else [most_often[0][0]])
     threads = {leader: [leader] for leader in leaders}
     for one in set(calls.thread.tolist()).difference(leaders) if leaders else ():
@@ -263,14 +263,14 @@ def _replays(launches: Launches, first: Ints) -> Ints:
     last = np.append(first[1:], len(code))
     graphs = np.add.reduceat(graph.astype(np.int64), first)
     seen: dict[bytes, Ints] = {}
-    found = [first]
+    heads = [first]
     for i in np.flatnonzero((last - first >= SEVERAL) & (graphs != 1)):
         turn = slice(first[i], last[i])
         key = code[turn].tobytes()
         if key not in seen:
             seen[key] = _heads(code[turn], graph[turn], busy[turn])
-        found.append(first[i] + seen[key])
-    return np.unique(np.concatenate(found))
+        heads.append(first[i] + seen[key])
+    return np.unique(np.concatenate(heads))
 
 
 def _heads(turn: Ints, graph: Bools, busy: Ints) -> Ints:
@@ -360,7 +360,7 @@ class Work(Columns):
 
 
 @dataclass(frozen=True)
-class _Found:
+class _HostSteps:
     """The steps of one host: rows, how long the device is busy for each (ns), and what `Steps` says of them."""
 
     rows: StepRows
@@ -377,19 +377,19 @@ def steps_of_fetches(trace: Trace, calls: Calls, wanted: Collection[tuple[int, i
     order of their turns.
     """
     every = sorted(hosts(trace, calls), key=lambda host: -len(host.launches))
-    found = [steps for host in every if (steps := _steps_of(host)) is not None]
-    if not found:
+    by_host = [steps for host in every if (steps := _steps_of(host)) is not None]
+    if not by_host:
         return None
-    most = max(len(steps.rows) for steps in found)
-    found = [steps for steps in found if 4 * len(steps.rows) >= most or _host_of(steps.rows) in wanted]
-    rows = joined([steps.rows for steps in found])
-    of_host = np.repeat(np.arange(len(found)), [len(steps.rows) for steps in found])
+    most = max(len(steps.rows) for steps in by_host)
+    by_host = [steps for steps in by_host if 4 * len(steps.rows) >= most or _host_of(steps.rows) in wanted]
+    rows = joined([steps.rows for steps in by_host])
+    of_host = np.repeat(np.arange(len(by_host)), [len(steps.rows) for steps in by_host])
     rows = rows.changed(group=numbers(of_host, rows.group)[0])
     begin, end = int(rows.start.min()), int(rows.end.max())
     spent = sum(_busy(host, begin, end) for host in every)
-    explained = min(sum(int(steps.busy.sum()) for steps in found) / spent, 1.0) if spent else 1.0
-    detail = "; ".join(dict.fromkeys(steps.detail for steps in found))
-    made = as_steps(rows, "calls", detail, explained * min(steps.confidence for steps in found))
+    explained = min(sum(int(steps.busy.sum()) for steps in by_host) / spent, 1.0) if spent else 1.0
+    detail = "; ".join(dict.fromkeys(steps.detail for steps in by_host))
+    made = as_steps(rows, "calls", detail, explained * min(steps.confidence for steps in by_host))
     return replace(made, unexplained=1 - explained)
 
 
@@ -402,7 +402,7 @@ def _busy(host: Host, begin: int, end: int) -> int:
     return int(host.calls.busy[(host.calls.start >= begin) & (host.calls.start < end)].sum())
 
 
-def _steps_of(host: Host) -> _Found | None:
+def _steps_of(host: Host) -> _HostSteps | None:
     turns = work_of(host, host.turns)
     begins, order = first_turns(host, turns)
     steps = _kept(host, turns if len(begins) == len(turns) else work_of(host, host.turns[begins]))
@@ -413,13 +413,13 @@ def _steps_of(host: Host) -> _Found | None:
     sure = 1.0 if host.fetches and order != _DRAFTS and not order.endswith(_OR_STEPS) and not doubt else GUESSED
     phase = {_NO_PASS: ITERATION}.get(doubt, SPECULATIVE if order == _DRAFTS else "")
     rows, lasts = _between_calls(host, steps, phase)
-    return _Found(rows, steps.busy[lasts], ", ".join(filter(None, words)), sure)
+    return _HostSteps(rows, steps.busy[lasts], ", ".join(filter(None, words)), sure)
 
 
 def single_passes(trace: Trace, calls: Calls) -> Steps | None:
     """Single passes through a model: the turns, too few for a loop, whose kernels repeat layer by layer; None if there
     are none."""
-    found = []
+    passes = []
     for number, host in enumerate(hosts(trace, calls)):
         turns, code = work_of(host, host.turns), host.launches.code
         bounds = zip(turns.first.tolist(), turns.last.tolist(), strict=True)
@@ -427,8 +427,8 @@ def single_passes(trace: Trace, calls: Calls) -> Steps | None:
         if layered.any():
             turns = turns[layered]
             none = np.zeros(len(turns), np.int64)
-            found.append(_between_calls(host, turns.changed(group=none + number, kind=none), FORWARD)[0])
-    return as_steps(joined(found), "calls", "kernels that repeat layer by layer", GUESSED) if found else None
+            passes.append(_between_calls(host, turns.changed(group=none + number, kind=none), FORWARD)[0])
+    return as_steps(joined(passes), "calls", "kernels that repeat layer by layer", GUESSED) if passes else None
 
 
 def work_of(host: Host, first: Ints) -> Work:
@@ -466,12 +466,12 @@ def _of_equal_length(code: Ints, unknown: Bools, length: Ints) -> Ints:
     Example: of the turns 7 7 ? ? with 30 launches each, except for 31 of the last, the third is another 7.
     """
     of_length, count = numbers(length)
-    found = np.full(count, MISSING)
+    usual = np.full(count, MISSING)
     known = np.flatnonzero(~unknown)
     if len(known):
-        found[of_length[known]] = modes(code[known], of_length[known], count)[of_length[known]]
+        usual[of_length[known]] = modes(code[known], of_length[known], count)[of_length[known]]
     own = code.max(initial=0) + 1 + of_length
-    return np.where(unknown, np.where(found[of_length] == MISSING, own, found[of_length]), code)
+    return np.where(unknown, np.where(usual[of_length] == MISSING, own, usual[of_length]), code)
 
 
 def _most_often(launches: Launches, turn: Ints) -> tuple[Bools, Ints]:

@@ -105,8 +105,8 @@ def with_phases(trace: Trace, steps: Steps, calls: Calls) -> Steps:
     if trains.any() and steps.source == "calls":  # a loss may be fetched every few steps, or for every micro-batch
         doubts.append("which may not be steps of an optimizer")
     if asked.any() and (has_tokens or _generates(work[asked], steps)):
-        found, sure = _by_work(trace, of_kernels, work, ~prompts)
-        phase[asked] = found[asked]
+        by_work, sure = _by_work(trace, of_kernels, work, ~prompts)
+        phase[asked] = by_work[asked]
         if not has_tokens and _may_be_mixed(trace, work, steps, phase).mean() > _FEW:
             doubts.append("prompts; other sequences may decode at the same time")
         if not has_tokens and not sure and not _one_token_each(trace, work[(phase == DECODE) & (work.verifies == 0)]):
@@ -169,14 +169,14 @@ def _trains(trace: Trace, steps: Steps, work: _Work) -> Bools:
     """The steps that train: all of them if most have evidence of training. Kernels of optimizers are evidence only
     where others, or texts, show a backward pass."""
     of_training = trace.nvtx.text.chosen(TRAINING_TEXT.search)
-    found = work.trains > 0
-    if found.any() or of_training.any():
-        found |= work.optimizes > 0
+    trains = work.trains > 0
+    if trains.any() or of_training.any():
+        trains |= work.optimizes > 0
     if of_training.any():
         begun = np.searchsorted(np.sort(trace.nvtx.start[of_training]), steps.rows.end)
         ended = np.searchsorted(np.sort(trace.nvtx.end[of_training]), steps.rows.start, side="right")
-        found = found | (begun > ended)
-    return np.full(len(found), True) if found.mean() >= MOST else found
+        trains = trains | (begun > ended)
+    return np.full(len(trains), True) if trains.mean() >= MOST else trains
 
 
 def _generates(work: _Work, steps: Steps) -> bool:
@@ -237,7 +237,7 @@ def _warm_ups(steps: Steps, phase: NDArray[np.object_], fetched: Floats) -> Bool
 
     Example: P T, P T T, P and 100 T, P and 100 T: the first five steps are warm-up.
     """
-    found, rows = np.zeros(len(phase), bool), steps.rows
+    is_warm_up, rows = np.zeros(len(phase), bool), steps.rows
     for _, mine in grouped(rows.process, rows.thread) if steps.source == "calls" else ():
         tokens = (phase == DECODE) | (phase == SPECULATIVE)
         request = np.cumsum((phase == PREFILL)[mine])
@@ -249,8 +249,8 @@ def _warm_ups(steps: Steps, phase: NDArray[np.object_], fetched: Floats) -> Bool
         before, then = (tokens[mine] & (request <= short[-1]), tokens[mine] & (request == long))
         is_filling = median(fetched[mine[before]]) < median(fetched[mine[then]])
         if not is_filling and before.sum() <= _FEW * tokens[mine].sum():
-            found[mine[request <= short[-1]]] = True
-    return found
+            is_warm_up[mine[request <= short[-1]]] = True
+    return is_warm_up
 
 
 def _wider(trace: Trace, of_kernels: Ints, usual: Bools) -> Bools:

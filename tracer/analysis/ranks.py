@@ -73,8 +73,8 @@ def waiting(ranks: Sequence[Durations]) -> Waiting:
 
 
     Example:
-        >>> found = waiting([{"AllReduce": [900, 800]}, {"AllReduce": [100, 100]}])
-        >>> found.rank, found.table.waiting.tolist()
+        >>> told = waiting([{"AllReduce": [900, 800]}, {"AllReduce": [100, 100]}])
+        >>> told.rank, told.table.waiting.tolist()
         (1, [1500, 0])
     """
     names = sorted({name for rank in ranks for name in rank})
@@ -212,7 +212,7 @@ def rank_report(trace: Trace, steps: Steps) -> RankReport:
     work, at = work[chosen], at[chosen]
     host = spread(ranks(steps.rows.process, steps.rows.thread), at, MISSING)
     rates = wall_rates(trace, steps)
-    found: list[tuple[float, ...]] = []
+    figures: list[tuple[float, ...]] = []
     exchanges: list[Activities] = []
     for (device, mine), rows in sorted(grouped(work.device, host), key=itemgetter(0)):
         own, on_device = work[rows], work.device == device
@@ -223,11 +223,11 @@ def rank_report(trace: Trace, steps: Steps) -> RankReport:
         count, *times = _figures(own, steps.rows.group[at[rows]], work[on_device])
         number = len(np.unique(at[rows]))
         per_step = [ns / 1e3 / number for ns in times]
-        found.append((process, thread, device, number, rate, *per_step, count / number, np.nan))
+        figures.append((process, thread, device, number, rate, *per_step, count / number, np.nan))
         alone = set(host[on_device].tolist()) <= {mine, MISSING}
         shared = on_device & (work.process == process if alone else host == mine)
         exchanges.append(work[shared & work.collective])
-    table = Ranks.of_rows(found)
+    table = Ranks.of_rows(figures)
     durations = [durations_of(each) for each in exchanges]
     having = [i for i, each in enumerate(durations) if each]
     apart = _apart([exchanges[i] for i in having]) if len(having) > 1 else ()
@@ -268,14 +268,14 @@ def _by_name(communication: Activities) -> dict[str, Ints]:
 def _apart(ranks: Sequence[Activities]) -> tuple[str, ...]:
     """The names of the kernels that all of these ranks run equally often, but mostly not at the same time."""
     places = [_by_name(rank) for rank in ranks]
-    found = []
+    apart = []
     for name, first in places[0].items():
         if all(len(each.get(name, ())) == len(first) for each in places):
             mine = [rank[each[name]] for rank, each in zip(ranks, places, strict=True)]
             entered, left = np.array([each.start for each in mine]), np.array([each.end for each in mine])
             if np.mean(entered.max(axis=0) < left.min(axis=0)) < LEAST_MET:
-                found.append(name)
-    return tuple(found)
+                apart.append(name)
+    return tuple(apart)
 
 
 def _host(row: Mapping[str, int]) -> str:

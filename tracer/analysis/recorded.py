@@ -216,7 +216,7 @@ class Measured:
 def counts_per_token(steps: MeasuredSteps) -> dict[str, float]:
     """Syncs, copies and launches per token: medians over the steps; empty without API calls."""
     calls = {kind: getattr(steps, kind) for kind in COUNTS}
-    return {kind: float(np.nanmedian(found)) for kind, found in calls.items() if not np.isnan(found).all()}
+    return {kind: float(np.nanmedian(counts)) for kind, counts in calls.items() if not np.isnan(counts).all()}
 
 
 def measure(recording: Recording) -> Measured:

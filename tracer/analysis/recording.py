@@ -67,10 +67,10 @@ class Recording:
     @cached_property
     def engines(self) -> tuple[Recording, ...]:
         """The recording of each engine (`Steps.owners`), if the steps are of several; else empty."""
-        found = tuple(replace(self, bounds=self.bounds.of(owner)) for owner in self.steps.owners)
-        for each in found:
+        engines = tuple(replace(self, bounds=self.bounds.of(owner)) for owner in self.steps.owners)
+        for each in engines:
             each.__dict__["calls"] = self.calls
-        return found
+        return engines
 
     @cached_property
     def calls(self) -> Calls:

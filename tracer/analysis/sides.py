@@ -219,15 +219,15 @@ def speedup_of(base: Side, other: Side, basis: Basis, paired: bool) -> Speedup:
     """
     if basis == "untraced":
         return _untraced(base, other)
-    found = _recorded(base, other, paired)
+    recorded = _recorded(base, other, paired)
     if basis == "light":
-        return found
+        return recorded
     least, most = base.least_share, other.least_share
-    bounds = found.ratio.bounds
-    ratio = Interval(found.ratio.estimate)
+    bounds = recorded.ratio.bounds
+    ratio = Interval(recorded.ratio.estimate)
     if bounds is not None and least > 0 and most > 0:
-        ratio = Interval(found.ratio.estimate, bounds[0] * least, bounds[1] / most)
-    return Speedup(ratio, found.rate, f"{found.method}, plus any tracing overhead", found.unit, None)
+        ratio = Interval(recorded.ratio.estimate, bounds[0] * least, bounds[1] / most)
+    return Speedup(ratio, recorded.rate, f"{recorded.method}, plus any tracing overhead", recorded.unit, None)
 
 
 def clusters(base: Side, other: Side) -> bool:
@@ -281,8 +281,8 @@ def _gained_error(base: Side, other: Side) -> float:
     series = [np.concatenate([r.gained for r in run.recordings]) for run in (base, other)]
     if np.array_equal(series[0], series[1]):
         return 0.0
-    found = [means(each[:, None]).log().intervals()[0].bounds for each in series if len(each)]
-    return hypot(*((bounds[1] - bounds[0]) / 2 for bounds in found if bounds))
+    intervals = [means(each[:, None]).log().intervals()[0].bounds for each in series if len(each)]
+    return hypot(*((bounds[1] - bounds[0]) / 2 for bounds in intervals if bounds))
 
 
 def _untraced(base: Side, other: Side) -> Speedup:
@@ -336,11 +336,11 @@ def compare_kernels(base: Sequence[Measured], other: Sequence[Measured], paired:
     (base_calls, other_calls), name = (each.estimates for each in calls), names[first]
     ratio, verdict = _per_call(us, calls, ~name.rows(WHOLE_GRAPH) | (base_calls == other_calls), paired)
     verdict[other_calls <= 0], verdict[base_calls == 0] = "only in base", "only in other"
-    found = KernelChanges(
+    changes = KernelChanges(
         name, every.blocks[first], base_calls, other_calls, us[0].estimates, us[1].estimates, difference.estimates,
         low, high, per_call[0], per_call[1], ratio[0], ratio[1], ratio[2], ratio[3], verdict,
     )  # fmt: skip
-    return found[np.argsort(-np.abs(found.difference_us), kind="stable")]
+    return changes[np.argsort(-np.abs(changes.difference_us), kind="stable")]
 
 
 def no_kernels() -> KernelChanges:
@@ -351,9 +351,9 @@ def no_kernels() -> KernelChanges:
 
 def _values(kernels: StepKernels, step: Ints, kind: Ints, kinds: int) -> Floats:
     """(n steps, 2m): µs of the m kinds of kernels, followed by their calls; 0 if a step lacks the kernel."""
-    found = np.zeros((int(step.max(initial=-1)) + 1, 2 * kinds))
-    found[step, kind], found[step, kinds + kind] = kernels.us, kernels.calls
-    return found
+    values = np.zeros((int(step.max(initial=-1)) + 1, 2 * kinds))
+    values[step, kind], values[step, kinds + kind] = kernels.us, kernels.calls
+    return values
 
 
 def _draws(values: Sequence[Floats], paired: bool) -> tuple[list[Draws], list[Draws]]:
@@ -384,11 +384,11 @@ def _per_call(us: list[Draws], calls: list[Draws], alike: Bools, paired: bool) -
     ratio = other.minus(base, paired=paired)
     intervals = [e.exp() for e in ratio.intervals()]
     adjusted = stats.false_discovery_control(ratio.p_values()) if len(intervals) else np.zeros(0)
-    found, verdict = np.full((4, len(shared)), np.nan), np.full(len(shared), "", dtype=object)
-    found[:, shared] = [e.estimate for e in intervals], *_bounds(intervals), adjusted
+    per_call, verdict = np.full((4, len(shared)), np.nan), np.full(len(shared), "", dtype=object)
+    per_call[:, shared] = [e.estimate for e in intervals], *_bounds(intervals), adjusted
     slower = np.where(ratio.estimates > 0, "slower", "faster")
     verdict[shared] = np.where(adjusted <= FALSE_DISCOVERIES, slower, "")
-    return found, verdict
+    return per_call, verdict
 
 
 # --- whether they can be compared ---
@@ -418,11 +418,11 @@ class Refusal:
 
 def obstacles(base: Measured, other: Measured) -> list[str]:
     """Why the two are not comparable; empty if they are, or if the recordings do not say."""
-    found = [unlike(key, base.conditions, other.conditions) for key in MUST_AGREE]
+    reasons = [unlike(key, base.conditions, other.conditions) for key in MUST_AGREE]
     base_names, other_names = (set(r.kernels.name) - {WHOLE_GRAPH} for r in (base, other))
     if base_names and other_names and base_names.isdisjoint(other_names):
-        found.append(f"no kernel in common ({min(base_names)}, ... against {min(other_names)}, ...)")
-    return [text for text in found if text]
+        reasons.append(f"no kernel in common ({min(base_names)}, ... against {min(other_names)}, ...)")
+    return [text for text in reasons if text]
 
 
 def same_work(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
@@ -452,8 +452,8 @@ def other_work(base: Side, other: Side) -> Refusal | None:
 
 def other_tracing(base: Side, other: Side) -> Refusal | None:
     """A refusal if tracing overhead cannot be assumed to be the same in both."""
-    found = dict.fromkeys(text for pair in _pairs(base, other) for text in _tracing(*pair))
-    return Refusal("; ".join(found), measure_untraced(base, other)) if found else None
+    reasons = dict.fromkeys(text for pair in _pairs(base, other) for text in _tracing(*pair))
+    return Refusal("; ".join(reasons), measure_untraced(base, other)) if reasons else None
 
 
 def measure_untraced(base: Side, other: Side) -> str:
@@ -492,8 +492,8 @@ def kernels_alike(base: Side, other: Side, *, as_many: bool = False) -> bool:
 def cautions(base: Side, other: Side) -> list[str]:
     """The caveats for any difference: conditions, how both were recorded, and what each recording says about itself.
     The only source of these for the command, the page and the report."""
-    found = dict.fromkeys(text for pair in _pairs(base, other) for text in _differences(*pair))
-    return [*found, *notes([*base.recordings, *other.recordings])]
+    differences = dict.fromkeys(text for pair in _pairs(base, other) for text in _differences(*pair))
+    return [*differences, *notes([*base.recordings, *other.recordings])]
 
 
 def notes(recordings: Iterable[Measured]) -> list[str]:
@@ -564,8 +564,8 @@ def _tracing(base: Measured, other: Measured) -> Iterator[str]:
 
 def _phases(run: Side, by_token: bool) -> set[str]:
     """The phases of its steps; if rates count tokens, speculative steps are treated as decode steps."""
-    found = {phase for recording in run.recordings for phase in recording.phases}
-    return {DECODE if by_token and phase == SPECULATIVE else phase for phase in found}
+    phases = {phase for recording in run.recordings for phase in recording.phases}
+    return {DECODE if by_token and phase == SPECULATIVE else phase for phase in phases}
 
 
 def _pairs(base: Side, other: Side) -> Sequence[tuple[Measured, Measured]]:

@@ -96,8 +96,8 @@ def _launched_before(activities: OnStream, is_alone: Bools) -> Bools:
 
 def all_compute(trace: Trace, steps: Steps) -> Compute:
     """All compute without collectives: kernels and whole graphs."""
-    found = trace.compute()
-    return Compute.from_table(found, at=activity_steps(trace, steps, found))
+    compute = trace.compute()
+    return Compute.from_table(compute, at=activity_steps(trace, steps, compute))
 
 
 def step_compute(trace: Trace, steps: Steps) -> Compute:

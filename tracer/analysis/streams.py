@@ -227,14 +227,14 @@ class BubbleReport:
         longest_us."""
         import pandas as pd
 
-        found = []
+        devices = []
         for (device,), rows in sorted(grouped(self.steps.device), key=itemgetter(0)):
             steps = self.steps[rows]
             means = steps.count.mean(), steps.total.mean() / 1e3, steps.longest.max() / 1e3
             of_device = dict(zip(("count", "total_us", "longest_us"), means, strict=True))
             causes = {f"{cause}_us": steps.split.cause(cause).mean() / 1e3 for cause in CAUSES}
-            found.append({"device": device, "steps": len(steps)} | of_device | causes)
-        return pd.DataFrame(found)
+            devices.append({"device": device, "steps": len(steps)} | of_device | causes)
+        return pd.DataFrame(devices)
 
     def records(self) -> dict[str, list[dict[str, Any]]]:
         """devices, steps and streams as JSON-able records."""
@@ -282,11 +282,11 @@ def _bubbles(compute: Compute, steps: Steps) -> tuple[Ints, IdleSpans]:
     for _, rows in grouped(*of_host):
         leads = np.maximum.accumulate(np.where(final[rows] > latest[rows], np.arange(len(rows)), -1))
         owner[rows[1:]] = compute.at[rows][leads][:-1]
-    found = np.flatnonzero((compute.start > reach) & (latest > reach))
-    found = found[np.lexsort((compute.start[found], compute.device[found]))]
-    of = owner[found]
+    after = np.flatnonzero((compute.start > reach) & (latest > reach))
+    after = after[np.lexsort((compute.start[after], compute.device[after]))]
+    of = owner[after]
     idle = IdleSpans(
-        reach[found], compute.start[found], compute.device[found], compute.correlation[found], compute.process[found],
+        reach[after], compute.start[after], compute.device[after], compute.correlation[after], compute.process[after],
         steps.rows.process[of], steps.rows.thread[of],
     )  # fmt: skip
     return steps.rows.step[of], idle

@@ -127,19 +127,19 @@ class Summary:
 def figures(recording: Recording) -> Summary:
     """All figures of a recording; of several engines none that are not theirs together. Analyses that fail are reported
     in `problem`, never raised."""
-    found, problem = _described(recording.trace, recording.within), None
+    values, problem = _described(recording.trace, recording.within), None
     try:
-        found |= _of_steps(recording)
+        values |= _of_steps(recording)
         recording.steps.of_one_engine()
     except TraceError as error:
-        unknown = dict.fromkeys(_RATES) if "steps" in found else {}
-        return Summary(recording.name, **found | unknown, problem=str(error))
+        unknown = dict.fromkeys(_RATES) if "steps" in values else {}
+        return Summary(recording.name, **values | unknown, problem=str(error))
     for part in ("syncs", "gaps"):
         try:
-            found |= _PARTS[part](recording)
+            values |= _PARTS[part](recording)
         except TraceError as error:
             problem = str(error)
-    return Summary(recording.name, **found, problem=problem)
+    return Summary(recording.name, **values, problem=problem)
 
 
 def figures_of(recording: Recording, *parts: str) -> Summary:
@@ -148,10 +148,10 @@ def figures_of(recording: Recording, *parts: str) -> Summary:
     Raises:
         TraceError: one of their analyses fails.
     """
-    found = _described(recording.trace, recording.within)
+    values = _described(recording.trace, recording.within)
     for part in parts:
-        found |= _PARTS[part](recording)
-    return Summary(recording.name, **found)
+        values |= _PARTS[part](recording)
+    return Summary(recording.name, **values)
 
 
 def rated(summary: Summary, gaps: GapReport) -> Summary:

@@ -57,9 +57,9 @@ def surplus_position(
     """
     if expected is not None:
         seen = [i for i, letter in enumerate(shown) if letter]
-        found = "".join(shown[i] for i in seen)
-        same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(expected, found, strict=False)))
-        changes = SequenceMatcher(None, expected[same:], found[same:], autojunk=False).get_opcodes()
+        actual = "".join(shown[i] for i in seen)
+        same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(expected, actual, strict=False)))
+        changes = SequenceMatcher(None, expected[same:], actual[same:], autojunk=False).get_opcodes()
         spans = [range(same + a, same + b) for tag, _, _, a, b in changes if tag in ("insert", "replace")]
         added = [seen[j] for span in spans for j in span]
         for i in added:

@@ -240,7 +240,7 @@ def sync_report(trace: Trace, steps: Steps, calls: Calls | None = None) -> SyncR
         waits_elsewhere=elsewhere,
         per_step=StepCounts(steps.rows.step, steps.rows.start, **per_step),
         rows=rows,
-        **{f"{kind}_per_token": _usual(found) for kind, found in per_step.items()},
+        **{f"{kind}_per_token": _usual(counts) for kind, counts in per_step.items()},
     )
 
 
@@ -550,7 +550,7 @@ def classify(copies: Mapping[str, int], steps: Mapping[str, int]) -> tuple[str, 
     """
     bare = {name: count for name, count in steps.items() if name}
     most_are_bare = sum(bare.values()) >= MIN_SHARE * sum(steps.values())
-    found = bare if most_are_bare or not copies else copies
-    name = max(found, key=lambda n: found[n])
-    share = found[name] / (sum(steps.values()) if found is bare else sum(copies.values()))
+    counts = bare if most_are_bare or not copies else copies
+    name = max(counts, key=lambda n: counts[n])
+    share = counts[name] / (sum(steps.values()) if counts is bare else sum(copies.values()))
     return (name if share >= MIN_SHARE else MIXED), share

@@ -153,16 +153,16 @@ def all_if_partly_marked(trace: Trace, marked: Steps, calls: Calls) -> Steps | N
     """
     if results_of(marked, calls).mean() <= 2 - CONSTANT:  # a step without a mark brings a result of its own
         return None
-    found = steps_of_fetches(trace, calls)
-    if found is None:
+    every = steps_of_fetches(trace, calls)
+    if every is None:
         return None
     launches = calls[among(calls.letter, LAUNCHES)]
-    mark, at = (steps.of(launches.start, launches.process, launches.thread) for steps in (marked, found))
+    mark, at = (steps.of(launches.start, launches.process, launches.thread) for steps in (marked, every))
     marks_it = launches.start <= marked.rows.closes[mark]
     both = (mark >= 0) & (at >= 0)
     marks_it, mark, at = marks_it[both], mark[both], at[both]
-    with_mark = np.bincount(at[marks_it], minlength=len(found)) > 0
-    kind, kinds = numbers(found.rows.process, found.rows.thread, found.rows.kind)
+    with_mark = np.bincount(at[marks_it], minlength=len(every)) > 0
+    kind, kinds = numbers(every.rows.process, every.rows.thread, every.rows.kind)
     of_mark = mark * kinds + kind[at]
     unmarked = np.unique(at[~with_mark[at] & np.isin(of_mark, of_mark[marks_it])])
     few = len(unmarked) <= (1 - CONSTANT) * with_mark.sum()
@@ -170,7 +170,7 @@ def all_if_partly_marked(trace: Trace, marked: Steps, calls: Calls) -> Steps | N
         return None
     alike = np.isin(kind, kind[with_mark])
     marks = f"with marks ({marked.detail}) on only {with_mark.sum()} of {alike.sum()} similar passes"
-    return replace(found, detail=f"{found.detail}, {marks}")
+    return replace(every, detail=f"{every.detail}, {marks}")
 
 
 def _ranges_named(trace: Trace, within: str) -> Ints:

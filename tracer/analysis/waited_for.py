@@ -68,9 +68,9 @@ def waits_for(functions: Nvtx, thread: int) -> dict[int, Spans]:
         before, after = (np.searchsorted(times, each, side="left") for each in (locked.start, locked.end))
         releasing[other] = after > before
     alone = np.sum([*releasing.values(), np.zeros(len(locked), np.int64)], axis=0) == 1
-    found = {other: (locked.start[during & alone], locked.end[during & alone]) for other, during in releasing.items()}
-    found[MISSING] = waits(waiting)  # what is left of them
-    return {other: spans for other, spans in found.items() if len(spans[0])}
+    waited = {other: (locked.start[during & alone], locked.end[during & alone]) for other, during in releasing.items()}
+    waited[MISSING] = waits(waiting)  # what is left of them
+    return {other: spans for other, spans in waited.items() if len(spans[0])}
 
 
 def functions_of(trace: Trace, process: int) -> Nvtx:
@@ -86,7 +86,7 @@ def turns_of_others(functions: Nvtx, thread: int) -> dict[int, Spans]:
         functions: those of one process.
     """
     own = _edges(functions[functions.thread == thread])
-    found = {}
+    turns = {}
     for (other,), rows in sorted(grouped(functions.thread), key=itemgetter(0)):
         if other == thread:
             continue
@@ -97,8 +97,8 @@ def turns_of_others(functions: Nvtx, thread: int) -> dict[int, Spans]:
         steps = np.searchsorted(own, high, side="right") - before
         chosen = (steps == 0) & (before > 0) & (before < len(own)) & ~touching(low, high, waits(of_other))
         if chosen.any():
-            found[other] = (low[chosen], high[chosen])
-    return found
+            turns[other] = (low[chosen], high[chosen])
+    return turns
 
 
 def _edges(functions: Nvtx) -> Ints:
@@ -165,14 +165,14 @@ def waited_threads(trace: Trace, waited: Waited, periods: int) -> list[WaitedThr
         (process, thread): str(name)
         for process, thread, name in trace["threads"][["process", "thread", "name"]].itertuples(index=False)
     }
-    found = [
+    threads = [
         WaitedThread(
             one.process, one.thread, names.get((one.process, one.thread), ""), _runs(trace, one), HOW[one.how],
             float(ns.sum()) / max(periods, 1) / 1e3,
         )
         for one, ns in waited.items()
     ]  # fmt: skip
-    return sorted(found, key=lambda each: -each.idle_us)
+    return sorted(threads, key=lambda each: -each.idle_us)
 
 
 def named(row: Mapping[str, Any]) -> str:

@@ -99,21 +99,21 @@ def targets(trace: Trace, waits: PlainCalls) -> Targets:
     until, by_event = waits.start.copy(), np.zeros(len(waits), bool)
     of_event = np.flatnonzero((kinds == of_type["event"]) & (event != MISSING))
     if len(of_event) and len(trace.cuda_events):
-        found, record, when = _last_record(trace, waits, event, of_event)
+        recorded, record, when = _last_record(trace, waits, event, of_event)
         events = trace.cuda_events
-        device[found], context[found], stream[found] = (
+        device[recorded], context[recorded], stream[recorded] = (
             each[record] for each in (events.device, events.context, events.stream)
         )
-        until[found], by_event[found] = when, True
+        until[recorded], by_event[recorded] = when, True
     return Targets(device, context, stream, until, every | (stream != MISSING), by_event)
 
 
 def _only_stream(trace: Trace, processes: Ints) -> Ints:
     """The stream of each process that uses only one, else MISSING."""
-    found = np.full(len(processes), MISSING)
+    streams = np.full(len(processes), MISSING)
     for (process,), rows in grouped(processes):
-        found[rows] = _stream_of(trace, process)
-    return found
+        streams[rows] = _stream_of(trace, process)
+    return streams
 
 
 def _stream_of(trace: Trace, process: int) -> int:
@@ -148,7 +148,7 @@ def last_awaited(trace: Trace, waits: PlainCalls, asked: Targets, end: Ints | No
     """
     tables: list[Any] = [trace.table(name) for name in DEVICE_TABLES]
     first = np.cumsum([0, *map(len, tables)])  # of each table, one behind the other
-    found, ended = np.full(len(waits), -1, dtype=np.int64), np.full(len(waits), -MOST_NS)
+    latest, ended = np.full(len(waits), -1, dtype=np.int64), np.full(len(waits), -MOST_NS)
     end = waits.end if end is None else end
     asking, filled = np.flatnonzero(asked.known), [number for number, table in enumerate(tables) if len(table)]
     keys = (waits.process, asked.device, asked.context, asked.stream, asked.of_event)
@@ -167,9 +167,9 @@ def last_awaited(trace: Trace, waits: PlainCalls, asked: Targets, end: Ints | No
                 issued = np.maximum.accumulate(begun[order])
                 last = np.minimum(last, np.searchsorted(issued, asked.until[at], side="left") - 1)
             waited = (last >= 0) & (ends[last] > waits.start[at]) & (ends[last] >= ended[at])
-            found[at[waited]], ended[at[waited]] = rows[last[waited]], ends[last[waited]]
-    table = np.where(found >= 0, np.searchsorted(first, found, side="right") - 1, -1)
-    return Awaited(table, np.where(found >= 0, found - first[table], -1), ended)
+            latest[at[waited]], ended[at[waited]] = rows[last[waited]], ends[last[waited]]
+    table = np.where(latest >= 0, np.searchsorted(first, latest, side="right") - 1, -1)
+    return Awaited(table, np.where(latest >= 0, latest - first[table], -1), ended)
 
 
 def _at(table: Any, process: int, place: Sequence[int]) -> Ints:

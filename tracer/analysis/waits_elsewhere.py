@@ -110,8 +110,8 @@ def waits_for_host_functions(trace: Trace, steps: Steps) -> HostFunctionWaits:
     if not len(_runs(trace.api)):
         return nothing
     calls = host_calls(trace)
-    found = waits_elsewhere(trace, steps, calls, steps.of(calls.start, calls.process, calls.thread))
-    if found is None or found.how != BY_HOST_FUNCTION:
+    elsewhere = waits_elsewhere(trace, steps, calls, steps.of(calls.start, calls.process, calls.thread))
+    if elsewhere is None or elsewhere.how != BY_HOST_FUNCTION:
         return nothing
     result, waits = _results(trace, steps), []
     returned = _returned(trace, steps, result)
@@ -130,13 +130,13 @@ def _results(trace: Trace, steps: Steps) -> Ints:
 
     A recorder may timestamp the end later than the host saw it; its error is taken off.
     """
-    found = np.full((2, len(steps)), -NEVER)
+    ended = np.full((2, len(steps)), -NEVER)
     to_host = trace.memcpys[trace.memcpys.kind.rows("DtoH")]
     tables: tuple[Any, ...] = (to_host, trace.compute())
-    for row, work in zip(found, tables, strict=True):
+    for row, work in zip(ended, tables, strict=True):
         at = activity_steps(trace, steps, work)
         np.maximum.at(row, at[at >= 0], work.end[at >= 0])
-    latest = np.where(found[0] > -NEVER, found.max(axis=0), found[1])
+    latest = np.where(ended[0] > -NEVER, ended.max(axis=0), ended[1])
     clock = trace.metadata.get("clock")
     error = clock.get("device_error_ns") if isinstance(clock, dict) else None
     return latest - (error if isinstance(error, int) and 0 < error < NEVER // 4 else 0)

@@ -384,19 +384,19 @@ def _forward(
     """Longest paths. Without `decide`, every source keeps its recorded time: the part of each time that the edges
     explain.
     """
-    found, deciding = time.copy(), np.full(len(time), -1)
+    reached, deciding = time.copy(), np.full(len(time), -1)
     for point in order:
         best = np.int64(-(2**62))
         for edge in range(first[point], first[point + 1]):
-            earliest = (found if decide else time)[source[edge]] + weight[edge]
+            earliest = (reached if decide else time)[source[edge]] + weight[edge]
             if earliest > best:
                 best = earliest
                 deciding[point] = edge
         if deciding[point] >= 0 and best > FREE // 2:
-            found[point] = best + residual[point]
+            reached[point] = best + residual[point]
         else:
             deciding[point] = -1
-    return found, deciding
+    return reached, deciding
 
 
 @compiled
@@ -426,11 +426,11 @@ def walk(
         (number of the end, edge) of each step back, the latest edge of an end first.
     """
     starts = ends.copy()
-    found = 0
+    count = 0
     for number in range(len(ends) - 1, -1, -1):
         point = came = starts[number]
         while deciding[point] >= 0 and time[point] > floors[number]:
-            found += 1
+            count += 1
             came, point = point, source[deciding[point]]
         if number == 0 or previous[number] != ends[number - 1] or time[point] > floors[number]:
             continue
@@ -438,7 +438,7 @@ def walk(
             point = came
         if time[point] >= time[ends[number - 1]]:
             starts[number - 1] = point
-    which, edges, at = np.empty(found, np.int64), np.empty(found, np.int64), 0
+    which, edges, at = np.empty(count, np.int64), np.empty(count, np.int64), 0
     for number in range(len(ends)):
         point = starts[number]
         while deciding[point] >= 0 and time[point] > floors[number]:

@@ -380,11 +380,11 @@ def path_shares(pieces: Pieces) -> Shares:
     step, steps = numbers(pieces.step)
     times = np.bincount(np.unique(group * steps + step) // max(steps, 1), minlength=len(keys))
     kind, word = np.divmod(keys, len(name.words) or 1)
-    found = Shares(
+    shares = Shares(
         Names(kind, pieces.kind.words), Names(word, name.words), _sums(pieces.ns, group, len(keys)) / max(steps, 1),
         times, np.bincount(group, weights=pieces.bytes, minlength=len(keys)) / max(steps, 1),
     )  # fmt: skip
-    return found[len(keys) - 1 - np.argsort(found.ns_per_step[::-1])[::-1]]
+    return shares[len(keys) - 1 - np.argsort(shares.ns_per_step[::-1])[::-1]]
 
 
 class PathCalls(Columns):

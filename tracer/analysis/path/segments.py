@@ -202,8 +202,8 @@ class Segments:
         is_untold[asked.call] = False
         alone, work = np.flatnonzero(is_untold), self.activities
         ended = last_at([self.calls.process[alone]], self.calls.end[alone], [work.process], work.end)
-        found = Awaited(np.append(asked.call, alone), np.append(activity, ended))
-        return found[found.activity >= 0]
+        awaited = Awaited(np.append(asked.call, alone), np.append(activity, ended))
+        return awaited[awaited.activity >= 0]
 
     @cached_property
     def asked(self) -> Asked:
@@ -222,8 +222,8 @@ class Segments:
             parts.append((caller, lane, self.calls.start[caller]))
         if of_event.any():
             parts.append(self._recorded(syncs[of_event], call[of_event]))
-        found = Asked(*(np.concatenate(column) for column in zip(*parts, strict=True)))
-        return found[np.argsort(found.until, kind="stable")]
+        asked = Asked(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+        return asked[np.argsort(asked.until, kind="stable")]
 
     @cached_property
     def ordered(self) -> Ordered:
@@ -265,13 +265,13 @@ def outermost_calls(trace: Trace) -> tuple[OuterCalls, Ints]:
     letters, is_outer = api.letter[rows], outermost(api, rows)
     letters[captured(api, rows) | among(letters, [BEGIN_CAPTURE, END_CAPTURE, POLL])] = ""
     position = np.cumsum(is_outer) - 1
-    found = letters[is_outer]
+    letter = letters[is_outer]
     lettered = np.flatnonzero(letters != "")[::-1]
-    found[position[lettered]] = letters[lettered]  # of several letters the first one, which is assigned last
+    letter[position[lettered]] = letters[lettered]  # of several letters the first one, which is assigned last
     inside = np.empty(len(rows), np.int64)
     inside[rows] = position
     rows = rows[is_outer]
-    return OuterCalls.from_table(api[rows], letter=found, row=rows), inside
+    return OuterCalls.from_table(api[rows], letter=letter, row=rows), inside
 
 
 def _work(trace: Trace, calls: OuterCalls, outermost: Ints) -> Work:
