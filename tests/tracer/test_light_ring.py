@@ -81,7 +81,8 @@ def test_a_torn_pair_of_clocks_changes_no_time(content, tmp_path):
     torn = pairs[1].copy()
     torn["monotonic"] += 10**9
     torn["tick"] -= 1000
-    changed = content[: PAIRS_AT + 48] + torn.tobytes() + content[PAIRS_AT + 72 :]
+    at = PAIRS_AT + 20 * PAIR.itemsize  # behind those that were written
+    changed = content[:at] + torn.tobytes() + content[at + PAIR.itemsize :]
     assert (read(tmp_path, changed).records == whole.records).all()
 
 

@@ -125,6 +125,7 @@ static void keep(uint8_t context, const Bracket *bracket) {
     __atomic_store_n(&to->after, words[1], __ATOMIC_RELAXED);
     __atomic_store_n(&to->time, words[2], __ATOMIC_RELAXED);
     __atomic_store_n(&to->check, check_of(words, 3), __ATOMIC_RELAXED);
+    ring_write_pair();
     ring_count(COUNT_brackets, 1);
 }
 

@@ -292,12 +292,14 @@ void ring_switch(int on) {
     if (is_programs && (turn & 1) == (uint32_t)on) atomic_compare_exchange_strong(&ring.header->turns, &turn, turn + 1);
 }
 
+void ring_write_pair(void) { write_pair(pair_of(atomic_fetch_add(&ring.header->pairs_written, 1u))); }
+
 /* The pairs lie as far apart as at least `ticks_apart`. Not in a function of the program that the driver runs, nor for its
  * ranges, is the driver called. */
 COLD static void write_next_pair(int64_t now, int may_call) {
     int64_t next = atomic_load_explicit(&ring.next_pair, memory_order_relaxed);
     if (now > next && atomic_compare_exchange_strong(&ring.next_pair, &next, now + ring.ticks_apart))
-        write_pair(pair_of(atomic_fetch_add(&ring.header->pairs_written, 1u)));
+        ring_write_pair();
     else may_call = 0;
     if (may_call) clock_due(now);
 }

@@ -265,6 +265,9 @@ static inline void ring_expect(void) {
     __builtin_prefetch(&ring.records[number & ring.mask], 1);
 }
 
+/* Another pair of clocks, beside what is timed by ticks but is no record. */
+void ring_write_pair(void);
+
 /* Write a record; fills in its sequence and thread. Returns the number of records before it. */
 uint64_t ring_write(Record *record);
 
