@@ -208,3 +208,17 @@ def test_a_handle_has_the_name_that_it_had_when_it_was_launched(tmp_path):
     launches = np.zeros(5, RECORD)
     launches["sequence"], launches["object"] = [1, 5, 6, 7, 9], [10, 10, 10, 11, 12]
     assert list(kernel_names(tmp_path / NAME, launches)) == ["first", "first", "second", "other", "kernel 3"]
+
+
+@given(st.lists(st.integers(1_000, 40_000_000), min_size=1, max_size=12), st.integers(-40, 40))
+@settings(deadline=None)
+def test_times_after_the_last_pair_go_on_as_fast_as_before(apart, off):
+    """Pairs are wrong by some 40 ns: two that are close to each other do not tell how fast the ticks are."""
+    ticks = np.cumsum([10**12, 40_000_000, *apart])
+    pairs = np.zeros(len(ticks), PAIR)
+    pairs["tick"], pairs["monotonic"] = ticks, ticks // 2 + off * (-1) ** np.arange(len(ticks))
+    pairs["check"] = check_of(np.stack([pairs["tick"], pairs["monotonic"].view(np.uint64)], axis=1))
+    records = np.zeros(2, RECORD)
+    records["begin"] = records["end"] = ticks[0] - 20_000_000, ticks[-1] + 20_000_000
+    found = light_ring._in_ns(records, pairs, ("begin", "end"))
+    assert np.abs(found["begin"] - records["begin"] // 2).max() <= 200

@@ -54,6 +54,7 @@ _GRAPHS: Final = 0x7FFF
 _NUMBERS: Final = 0xFFFFFF
 PAIR: Final = np.dtype([("tick", "<u8"), ("monotonic", "<i8"), ("check", "<u8")])
 BRACKET: Final = np.dtype([("before", "<i8"), ("after", "<i8"), ("time", "<u8"), ("check", "<u8")])
+_PAIRS_APART_NS: Final = 10_000_000
 _MARK: Final = 40  # bits of a record's number; its check lies above them
 _HEADER: Final = struct.Struct("<8sIIIIQQQQQQQQQQQqqQII128sQ")
 _HEADER_BYTES: Final = 4096
@@ -364,7 +365,7 @@ def _in_ns(records: NDArray[Any], pairs: NDArray[Any], columns: tuple[str, str])
     """Convert the ticks in these columns to ns of CLOCK_MONOTONIC; extrapolates before the first and after the last
     pair."""
     is_whole = check_of(np.stack([pairs["tick"], pairs["monotonic"].view(np.uint64)], axis=1)) == pairs["check"]
-    known = np.sort(pairs[is_whole & (pairs["monotonic"] != 0)], order="tick")
+    known = _apart(np.sort(pairs[is_whole & (pairs["monotonic"] != 0)], order="tick"))
     if len(known) < 2 or known["tick"][0] == known["tick"][-1]:
         return records[:0]
     tick, ns = known["tick"].astype(np.int64), known["monotonic"]
@@ -376,6 +377,19 @@ def _in_ns(records: NDArray[Any], pairs: NDArray[Any], columns: tuple[str, str])
             found[name] = ns[at] + np.rint((found[name] - tick[at]) * pace).astype(np.int64)
     is_time = [(found[name] > -_MOST_NS) & (found[name] < _MOST_NS) for name in columns]
     return np.asarray(found[is_time[0] & is_time[1]])
+
+
+def _apart(pairs: NDArray[Any]) -> NDArray[Any]:
+    """The pairs without those that follow another too soon to tell how fast the ticks are."""
+    kept: list[int] = []
+    for row, ns in enumerate(pairs["monotonic"].tolist()):
+        if len(kept) < 2 or ns - pairs["monotonic"][kept[-1]] >= _PAIRS_APART_NS:
+            kept.append(row)
+        elif row == len(pairs) - 1:
+            kept[-1] = row  # the last one spans the most
+    if len(kept) > 2 and pairs["monotonic"][kept[1]] - pairs["monotonic"][kept[0]] < _PAIRS_APART_NS:
+        del kept[1]
+    return np.asarray(pairs[kept])
 
 
 def _in_order(stamps: NDArray[Any]) -> NDArray[Any]:
