@@ -74,6 +74,22 @@ def test_a_child_reads_the_clock_for_itself(built):
     checked(child)
 
 
+def test_a_program_that_calls_exec_reads_the_clock_anew(built):
+    ran(built, "clocked", "each", "250", "execs", fewest=2)
+    first, second = built.read()
+    checked(second)
+    assert len(second.brackets[0]) >= 1
+    assert second.brackets[0]["before"].min() > first.brackets[0]["after"].max()
+
+
+def test_two_devices_have_two_clocks_until_one_context_is_gone(built):
+    """The fake devices' clocks are the same, of which the recorder knows nothing."""
+    ring, clocks = ran(built, "two_clocks", fewest=3)
+    assert [clock.brackets for clock in clocks] == [len(each) for each in ring.brackets]
+    first, second = (each["after"].max() for each in ring.brackets)
+    assert first > second + 50_000_000
+
+
 @pytest.mark.parametrize(("scene", "contexts"), [("many_contexts", 32), ("threads", 1), ("captured_between", 1)])
 def test_contexts_have_clocks_of_their_own(built, scene, contexts):
     """Also those that are destroyed, whose clock is read once more before."""

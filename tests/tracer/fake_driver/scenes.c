@@ -345,6 +345,7 @@ static void clocked(void) {
     }
     if (strcmp(then, "stays") == 0) puts("over"), fflush(stdout), getchar(), launch_on(stream), usleep(60000), launch_on(stream), getchar();
     if (strcmp(then, "killed") == 0) kill(getpid(), SIGKILL);
+    if (strcmp(then, "execs") == 0) execl("/proc/self/exe", arguments[0], "clocked", how, arguments[3], NULL);
     if (strcmp(then, "forks") == 0) {
         int status;
         pid_t child = fork();
@@ -352,6 +353,24 @@ static void clocked(void) {
         waitpid(child, &status, 0), launch_on(stream);
         if (status) exit(17);
     }
+}
+
+/* Two contexts of two devices, launched into in turn; one is destroyed while its clock is known. */
+static void two_clocks(void) {
+    Context contexts[2] = {current()};
+    Function kernels[2] = {kernel};
+    Stream streams[2] = {stream};
+    cuCtxCreate_v2_(&contexts[1], 0, 1);
+    cuModuleGetFunction_(&kernels[1], NULL, "eager"), cuStreamCreate_(&streams[1], 0);
+    for (int i = 0; i < 600; i++) {
+        int at = i % 2;
+        cuCtxSetCurrent_(contexts[at]), kernel = kernels[at];
+        launch_on(streams[at]), cuEventRecord_((Event)&streams[at], streams[at]);
+        if (i % 10 > 7) cuStreamSynchronize_(streams[at]);
+        usleep(500);
+    }
+    cuCtxSetCurrent_(contexts[1]), cuCtxDestroy_v2_(contexts[1]), cuCtxSetCurrent_(contexts[0]);
+    for (int i = 0; i < 300; i++) kernel = kernels[0], launch_on(streams[0]), cuStreamSynchronize_(streams[0]), usleep(500);
 }
 
 static _Atomic int functions;
@@ -380,7 +399,7 @@ static const struct {
     SCENE(destroyed), SCENE(destroyed_elsewhere), SCENE(handle_again), SCENE(waited_elsewhere),
     SCENE(launched_elsewhere), SCENE(own_streams), SCENE(failed_launches), SCENE(many_graphs), SCENE(many_launches),
     SCENE(other_context), SCENE(update_elsewhere), SCENE(ended_context), SCENE(many_contexts), SCENE(asked),
-    SCENE(threads), SCENE(threads_of_two), SCENE(crowd), SCENE(forks_while_busy), SCENE(execs), SCENE(titled), SCENE(named), SCENE(called_back), SCENE(windowed), SCENE(parts), SCENE(sampled), SCENE(waits_between), SCENE(captured_between), SCENE(legacy_flag), SCENE(clocked), SCENE(host_functions),
+    SCENE(threads), SCENE(threads_of_two), SCENE(crowd), SCENE(forks_while_busy), SCENE(execs), SCENE(titled), SCENE(named), SCENE(called_back), SCENE(windowed), SCENE(parts), SCENE(sampled), SCENE(waits_between), SCENE(captured_between), SCENE(legacy_flag), SCENE(clocked), SCENE(two_clocks), SCENE(host_functions),
 };
 
 int main(int argc, char **argv) {
