@@ -50,6 +50,7 @@ _LAST: Final[tuple[tuple[re.Pattern[bytes], str], ...]] = (
 
 _SUFFIXES: Final = {
     ".qdrep": "a report of Nsight Systems of before 2021.4; export it with nsys export --type sqlite, and give that",
+    ".xplane.pb": "an xplane of JAX's profiler is not read; give the .trace.json.gz that it writes beside it",
     ".nvvp": "a database of nvprof is not read; record with intertoken record, or with nsys profile",
 }
 """Of files that are binary."""
@@ -59,7 +60,8 @@ def known_first(path: Path) -> str | None:
     """What a file is and what to do instead of reading it; None if a format may read it."""
     if not path.is_file():
         return None
-    return _among(_FIRST, _head(path)) or _SUFFIXES.get(path.suffix.lower())
+    ends = (what for suffix, what in _SUFFIXES.items() if path.name.lower().endswith(suffix))
+    return _among(_FIRST, _head(path)) or next(ends, None)
 
 
 def known_last(path: Path) -> str | None:

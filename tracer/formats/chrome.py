@@ -93,6 +93,7 @@ def read_events(path: Path, events: EventStream, python_functions: bool = False)
     """Read the events of an open file, see `read`. Raises NotJsonError, too."""
     from tracer.formats.chrome_tables import NO_EVENT, RPD, Pids, Tables, frames, link_rpd, notes_of_rpd
     from tracer.formats.chrome_write import OURS
+    from tracer.formats.xla import SOURCE as XLA
 
     tables = Tables(python_functions)
     read, size = 0, path.stat().st_size
@@ -116,6 +117,8 @@ def read_events(path: Path, events: EventStream, python_functions: bool = False)
     if tables.rpd:
         trace.metadata["source"] = RPD
         trace.notes += notes_of_rpd(True in tables.rpd)
+    if tables.xla.found:
+        trace.metadata["source"] = XLA
     if events.truncated:
         trace.notes.append(f"the file is truncated: only the {read} events before its end were read")
     if repaired := events.repaired:

@@ -35,6 +35,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from tracer.formats.chrome_write import DOMAIN, PROCESS, WHOLE_GRAPH
+from tracer.formats.xla import Xla
 from tracer.model.columns import match_rows, numbered
 from tracer.model.intervals import Ints
 from tracer.model.schema import (
@@ -107,6 +108,7 @@ class Tables:
         codes: text -> its number in text columns.
         pids: text -> its number, for pids that are texts.
         rpd: whether the times of rocmProfileData's operations have fractions of a µs; empty in other files.
+        xla: the tracks of JAX's profiler.
     """
 
     def __init__(self, python_functions: bool = False) -> None:
@@ -115,6 +117,7 @@ class Tables:
         self.codes: dict[str, int] = {}
         self.pids: dict[str, int] = {}
         self.rpd: set[bool] = set()
+        self.xla = Xla()
         self._python = python_functions
         self._rows: dict[str, list[tuple[int, ...]]] = {name: [] for name in COLUMNS}
         self._chunks: dict[str, list[Ints]] = {name: [] for name in COLUMNS}
@@ -124,6 +127,8 @@ class Tables:
         """Add one event; unusable ones are counted in `left_out`."""
         if not isinstance(event, dict):
             self.left_out[NO_EVENT] += 1
+            return
+        if not event:  # behind the last one, whose comma it follows
             return
         phase, args, category = event.get("ph"), event.get("args"), event.get("cat")
         phase, args = phase if isinstance(phase, str) else "", args if isinstance(args, dict) else {}
@@ -171,6 +176,8 @@ class Tables:
         self._complete(category, begin, {**own, **args} if isinstance(own, dict) else args, start, end - start)
 
     def _complete(self, category: str, event: Event, args: Event, start: int | None, duration: int | None) -> None:
+        if not category and (known := self.xla.as_kineto(event, args)):
+            category, event, args = known
         if category == PYTHON_FUNCTION and not self._python:
             self.left_out[f"{category} events"] += 1
         elif start is None or duration is None or not isinstance(event.get("name"), str):
@@ -178,8 +185,8 @@ class Tables:
         elif duration < 0 or start + duration >= MOST_NS:
             self.left_out["events with a negative or impossible duration"] += 1
         else:
-            if not category and (known := as_kineto(event, args)):
-                category, event = known
+            if not category and (of_rpd := as_kineto(event, args)):
+                category, event = of_rpd
                 if category in _OPERATION_ON_DEVICE:
                     self.rpd.add("." in str(event["ts"]))
             self._take(category, event, args, (start, start + duration))
@@ -233,6 +240,8 @@ class Tables:
 
     def _describe(self, event: Event, args: Event) -> None:
         name = args.get("name")
+        if isinstance(name, str):
+            self.xla.describe(event, name)
         process, thread = self._thread(event)
         if not isinstance(name, str) or process == MISSING:
             return
