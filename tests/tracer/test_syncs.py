@@ -1,5 +1,7 @@
 """Strategies and signatures of call sequences, and loops of queries; other truths are in data/truths."""
 
+from random import Random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -59,3 +61,17 @@ def test_without_answers_a_loop_ends_when_work_does(queries: int, ends_at: int, 
     for at in range(145 - 10 * queries, 145, 10):
         script.call("hipEventQuery", at, at + 5)
     assert analyse(script.trace).syncs.inventory().queries.tolist() == loops
+
+
+@pytest.mark.parametrize(("waits", "how"), [(True, "no CUDA call"), (False, None)])
+def test_a_host_that_waits_without_a_call_is_later_where_its_device_is(waits, how):
+    """Otherwise its own code takes as long however long the device does."""
+    script, at, draw = Script(), 0, Random(3)
+    for _ in range(40):
+        took = 700 + draw.randrange(200)
+        script.range("token", at, at + 15)
+        script.launch((at, at + 10), (at + 15, at + took))
+        at += took + 30 + draw.randrange(5) if waits else 1000 + draw.randrange(40)
+    report = analyse(script.trace).syncs
+    assert (report.waits_elsewhere and report.waits_elsewhere.how) == how
+    assert report.strategy == ("none" if waits else "ggg")

@@ -4,7 +4,9 @@ and the host reads until it changes, as TensorRT-LLM and many loops do.
 Nothing records such a wait, but the flow of data shows it: the host launches a step only after the result of the one
 before has come, in nearly every step. A host that is slower than its device does so as well; so either host functions
 are put behind the work of the steps, or the thread makes no call before the result comes, for a good part of each step
-and longer than after it.
+and longer than after it. Then a wait shows in that the next launch is later by as much as the result is; code of the
+host's own takes no longer where the device does. Where the device's work always takes as long, neither shows, and it is
+unknown whether the host waits.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from tracer.model.trace import Trace
 
 BY_HOST_FUNCTION: Final = "host function"
 UNSEEN: Final = "no CUDA call"
+UNKNOWN: Final = "unknown"
 _MOST_AHEAD: Final = 2
 """Steps by which the awaited result may be older: hosts read it one step late, or two with a pipeline."""
 _FEWEST: Final = 8
@@ -34,12 +37,18 @@ _LEAST: Final = 0.25
 """Of the period of a step, for which the host makes no call before the result."""
 
 
+_OUTLIERS: Final = 8.0
+"""Times the median deviation, for steps with a pause of the program."""
+_NORMAL: Final = 1.96
+
+
 @dataclass(frozen=True)
 class WaitsElsewhere:
     """How the host waits for the results of its steps without a sync.
 
     Attributes:
-        how: `BY_HOST_FUNCTION`, or `UNSEEN`: a lock, or memory that the device writes.
+        how: `BY_HOST_FUNCTION`; `UNSEEN`: a lock, or memory that the device writes; or `UNKNOWN`: whether it waits at
+            all, or its own code takes so long.
         lag: as in `syncs.FetchLag`: 0 if the host waits for the result of the step that it launched last.
         share: of the steps whose next one is launched after the result.
         steps: their number.
@@ -87,10 +96,24 @@ def waits_elsewhere(trace: Trace, steps: Steps, calls: Calls, at: Ints) -> Waits
         waited, paused = _paused(trace, table.process[one], table.thread[one], result[one])
         usual, period = float(np.median(waited)), float(np.median(launched[other] - launched[one])) / (lag + 1)
         if usual >= MOST * np.median(paused) and usual >= _LEAST * period:
-            how = UNSEEN if behind is None else BY_HOST_FUNCTION
-            return WaitsElsewhere(how, lag, share, len(one))
+            how = BY_HOST_FUNCTION if behind is not None else _follows(result[one], launched[one], launched[other])
+            return WaitsElsewhere(how, lag, share, len(one)) if how else None
         return None
     return None
+
+
+def _follows(result: Ints, launched: Ints, following: Ints) -> str | None:
+    """Whether the next launch follows the result: `UNSEEN` if it is later by more than half of what the result is, None
+    if by less, `UNKNOWN` where the interval of the regression's slope (95 %) contains a half."""
+    took, until = ((each - launched).astype(float) for each in (result, following))
+    usual = np.abs(until - np.median(until)) <= _OUTLIERS * max(np.median(np.abs(until - np.median(until))), 1.0)
+    took, until = took[usual] - took[usual].mean(), until[usual] - until[usual].mean()
+    spread = float((took**2).sum())
+    if len(took) < _FEWEST or not spread:
+        return UNKNOWN
+    slope = float((took * until).sum()) / spread
+    error = _NORMAL * float(np.sqrt(((until - slope * took) ** 2).sum() / (len(took) - 2) / spread))
+    return UNSEEN if slope - error > 0.5 else None if slope + error < 0.5 else UNKNOWN
 
 
 class HostFunctionWaits(Columns):

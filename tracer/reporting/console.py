@@ -145,7 +145,10 @@ def waits_elsewhere_words(of: dict[str, Any]) -> str:
         >>> waits_elsewhere_words({"how": "host function", "lag": 0, "share": 0.998, "steps": 419})
         'by a host function: 100% of 419 steps are launched after the result of the one before'
     """
-    how = {"host function": "by a host function", "no CUDA call": "without a CUDA call"}[of["how"]]
+    how = {
+        "host function": "by a host function", "no CUDA call": "without a CUDA call",
+        "unknown": "without a CUDA call, or its own code takes so long",
+    }[of["how"]]  # fmt: skip
     whose = "the one before" if of["lag"] == 0 else f"{of['lag'] + 1} before"
     return f"{how}: {of['share']:.0%} of {of['steps']} steps are launched after the result of {whose}"
 
