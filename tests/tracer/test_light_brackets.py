@@ -116,6 +116,14 @@ def test_on_one_hardware_queue_it_is_read_at_both_ends_alone(built):
     assert any("1 contexts share a hardware queue" in note for note in light_trace([ring]).notes)
 
 
+def test_where_launches_wait_for_their_kernels_it_is_not_read(built):
+    built.run("scenes", "clocked", "each", "150", CUDA_LAUNCH_BLOCKING="1", FAKE_DRIFT=str(DRIFT))
+    ring = built.ring()
+    assert not len(ring.brackets[0])
+    assert ring.counters["brackets_refused"] == 1
+    checked(ring)
+
+
 NO_THREAD = """
 #define _GNU_SOURCE
 #include <dlfcn.h>

@@ -43,10 +43,11 @@ static _Atomic uint32_t is_called; /* whether the last burst was asked for: a fu
 static _Atomic int64_t due = INT64_MAX; /* the tick of the next burst */
 static _Atomic uint64_t seen;      /* number of records at the last burst */
 static _Atomic int is_threadless, is_registered;
-static int is_one_queue, may_be_shared;
+static int is_one_queue, may_be_shared, is_blocking;
 
 void clock_find(void) {
-    const char *queues = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+    const char *queues = getenv("CUDA_DEVICE_MAX_CONNECTIONS"), *blocks = getenv("CUDA_LAUNCH_BLOCKING");
+    is_blocking = blocks && strcmp(blocks, "1") == 0; /* a launch waits for the kernel, which waits for us */
     is_one_queue = queues && strcmp(queues, "1") == 0;
     may_be_shared = getenv("CUDA_MPS_PIPE_DIRECTORY") != NULL || access("/tmp/nvidia-mps/control", F_OK) == 0;
 }
@@ -119,7 +120,7 @@ static Bracket ask(Board *board, uint64_t first) {
 
 static void keep(uint8_t context, const Bracket *bracket) {
     uint32_t number = clocks[context].taken++;
-    Bracket *to = &devices[context].place->brackets[number < 1 ? 0 : 1 + (number - 1) % (BRACKETS - 1)];
+    Bracket *to = &asides[context].place->brackets[number < 1 ? 0 : 1 + (number - 1) % (BRACKETS - 1)];
     const uint64_t words[] = {bracket->before, bracket->after, bracket->time};
     __atomic_store_n(&to->before, words[0], __ATOMIC_RELAXED);
     __atomic_store_n(&to->after, words[1], __ATOMIC_RELAXED);
@@ -132,15 +133,15 @@ static void keep(uint8_t context, const Bracket *bracket) {
 /* One burst of the current context, under the lock; returns whether there is no need to try again. */
 static int burst(uint8_t context, int may_sleep, int *is_refused) {
     Result (*launch)(Function, GRID, Stream, void **, void **) = real_call(CALL_cuLaunchKernel);
-    const Device *device = &devices[context];
-    Board *board = &device->place->board;
+    const Aside *aside = &asides[context];
+    Board *board = &aside->place->board;
     Arguments a;
     *is_refused = 0;
     if (__atomic_load_n(&board->ended, __ATOMIC_ACQUIRE) < clocks[context].asked) /* the last one still waits */
         return ring_count(COUNT_brackets_late, 1), 1;
     uint64_t since = ring_now(), first = clocks[context].asked + 1;
-    KernelNode kernel = device_answers(device, first, first + QUESTIONS, &a);
-    *is_refused = !launch || launch(kernel.function, 1, 1, 1, 1, 1, 1, 0, device->stream, kernel.parameters, NULL);
+    KernelNode kernel = device_answers(context, first, first + QUESTIONS, &a);
+    *is_refused = !launch || launch(kernel.function, 1, 1, 1, 1, 1, 1, 0, aside->stream, kernel.parameters, NULL);
     if (*is_refused) return ring_count(COUNT_brackets_refused, 1), 0;
     clocks[context].asked = first + QUESTIONS;
     clocks[context].settled = since + ring_ticks(FIRST_NS);
@@ -252,6 +253,10 @@ void clock_start(uint8_t context) {
     if (driver->cuDeviceGetAttribute && driver->cuDeviceGetAttribute(&is_shared, MPS_ENABLED, device)) is_shared = 0;
     int is_serial = is_one_queue || is_shared || may_be_shared;
     int64_t never = INT64_MAX;
+    if (is_blocking) {
+        ring_count(COUNT_brackets_refused, 1);
+        return;
+    }
     clocks[context].asked = clocks[context].taken = 0;
     atomic_store(&clocks[context].is_serial, (uint8_t)is_serial);
     int is_refused = 0;

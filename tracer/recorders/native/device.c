@@ -81,6 +81,7 @@ static const char *const targets[][2] = {{"6.0", "sm_50"}, {"6.3", "sm_75"}, {"8
 HOT_DATA static Driver driver = {.generation = 1};
 
 HOT_DATA Device devices[CONTEXTS];
+Aside asides[CONTEXTS];
 static _Atomic uint8_t tried[CONTEXTS]; /* whether loading the kernel was tried */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 /* With the thread's variables in ring.c and runs.c this is one cache line. */
@@ -246,7 +247,7 @@ void device_forget_primary(int device) {
 }
 
 /* Measure how long a stamp and the step to the next node take: a chain of alternating heads and tails, run twice. */
-static void run_chain(const Device *device) {
+static void run_chain(const Device *device, Stream stream) {
     enum { CHAIN = 32 };
     Result (*instantiate)(Exec *, Graph, unsigned long long) = real_call(CALL_cuGraphInstantiateWithFlags);
     Result (*launch)(Exec, Stream) = real_call(CALL_cuGraphLaunch);
@@ -263,8 +264,7 @@ static void run_chain(const Device *device) {
         Node before = last;
         whole = !driver.cuGraphAddKernelNode(&last, graph, &before, before ? 1 : 0, &stamp);
     }
-    if (whole && !instantiate(&exec, graph, 0) && !launch(exec, device->stream) && !launch(exec, device->stream))
-        wait(device->stream);
+    if (whole && !instantiate(&exec, graph, 0) && !launch(exec, stream) && !launch(exec, stream)) wait(stream);
     if (exec) destroy(exec);
     if (graph) driver.cuGraphDestroy(graph);
 }
@@ -275,6 +275,7 @@ static int load(uint8_t at) {
     Module module = NULL;
     Function stamp = NULL;
     Device *device = &devices[at];
+    Aside *aside = &asides[at];
     enum { STREAM_NON_BLOCKING = 1 };
     const unsigned flags = HOST_REGISTER_PORTABLE | HOST_REGISTER_DEVICEMAP;
     for (size_t i = 0; i < sizeof targets / sizeof *targets && !module; i++) {
@@ -284,16 +285,16 @@ static int load(uint8_t at) {
     if (!module || driver.cuModuleGetFunction(&stamp, module, "stamp")) return 0;
     if (driver.cuModuleGetFunction(&device->gate, module, "gate")) return 0;
     if (driver.cuModuleGetFunction(&device->nothing, module, "nothing")) return 0;
-    if (driver.cuModuleGetFunction(&device->answers, module, "answers")) return 0;
-    if (driver.cuStreamCreate(&device->stream, STREAM_NON_BLOCKING)) return 0;
+    if (driver.cuModuleGetFunction(&aside->answers, module, "answers")) return 0;
+    if (driver.cuStreamCreate(&aside->stream, STREAM_NON_BLOCKING)) return 0;
     Place *place = ring_take_place(at);
     if (!place || driver.cuMemHostRegister_v2(place, sizeof *place, flags)) return 0;
     if (driver.cuMemHostGetDevicePointer_v2(&device->places, place, 0)) return 0;
-    device->place = place;
+    aside->place = place;
     device->chain = device->places + offsetof(Place, chain);
     device->opened = (_Atomic uint64_t *)&place->chain[CHAIN_STAMPS - 1]; /* the chain is shorter */
     device->stamp = stamp;
-    run_chain(device);
+    run_chain(device, aside->stream);
     ring.header->contexts[at].has_stamps = 1;
     clock_start(at);
     return 1;
@@ -329,9 +330,9 @@ KernelNode device_gate(const Device *device, uint64_t gate, Arguments *a) {
     return (KernelNode){device->gate, {1, 1, 1}, {1, 1, 1}, 0, a->parameters, NULL};
 }
 
-KernelNode device_answers(const Device *device, uint64_t first, uint64_t last, Arguments *a) {
-    *a = (Arguments){device->places + offsetof(Place, board), first, last, {&a->places, &a->told, &a->mask}};
-    return (KernelNode){device->answers, {1, 1, 1}, {1, 1, 1}, 0, a->parameters, NULL};
+KernelNode device_answers(uint8_t context, uint64_t first, uint64_t last, Arguments *a) {
+    *a = (Arguments){devices[context].places + offsetof(Place, board), first, last, {&a->places, &a->told, &a->mask}};
+    return (KernelNode){asides[context].answers, {1, 1, 1}, {1, 1, 1}, 0, a->parameters, NULL};
 }
 
 KernelNode device_nothing(const Device *device) {

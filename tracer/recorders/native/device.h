@@ -52,15 +52,22 @@ typedef struct {
 typedef struct {
     Context context;
     Function stamp; /* NULL: no stamps in this context */
-    Function gate, nothing, answers;
-    Stream stream; /* our own, which waits for none of the program's, and none of them for it */
-    Place *place;  /* for the host */
+    Function gate, nothing;
     DevicePointer places, chain; /* where it writes stamps of the program's work, and of the chain */
     _Atomic uint64_t *opened;    /* number up to which gates are open, then the last that the device opened itself */
     _Atomic uint64_t gates;      /* how many there have been */
 } Device;
 
 extern Device devices[CONTEXTS];
+
+/* What is not used by calls, apart from what is. */
+typedef struct {
+    Function answers;
+    Stream stream; /* our own, which waits for none of the program's, and none of them for it */
+    Place *place;  /* for the host */
+} Aside;
+
+extern Aside asides[CONTEXTS];
 
 /* Read what the environment says of stamps. Call it before any other thread runs. */
 void device_start(void);
@@ -110,7 +117,7 @@ KernelNode device_gate(const Device *device, uint64_t gate, Arguments *arguments
 /* A kernel that tells the device's time: at its start, and again each time the board asks for it, until the last of the
  * questions that it is to answer. It ends after ANSWERS_NS at the latest. */
 enum { ANSWERS_NS = 200000 };
-KernelNode device_answers(const Device *device, uint64_t first, uint64_t last, Arguments *arguments);
+KernelNode device_answers(uint8_t context, uint64_t first, uint64_t last, Arguments *arguments);
 
 /* A kernel that does nothing. */
 KernelNode device_nothing(const Device *device);
