@@ -23,7 +23,9 @@ with atheris.instrument_imports(include=["tracer.formats", "tracer.model.graph_j
     from tracer.model.graph_json import read_graph
 
 from tests.fuzz.contract import assert_clear, check
+from tests.tracer import kineto
 from tests.tracer.nsys_exports import RECORDING, export
+from tests.tracer.pftraces import of_kineto, of_rocprofv3
 from tests.tracer.rocm_files import Database, csv_folder, hip
 from tracer.errors import FormatError
 
@@ -69,6 +71,13 @@ def zipped(data: bytes, work: Path) -> None:
     """A zip, or whatever follows its magic number."""
     path = work / "a.zip"
     path.write_bytes(b"PK\3\4" + data[4:])
+    check(path, work / "out", copies=data[-1:] < RARE)
+
+
+def perfetto(data: bytes, work: Path) -> None:
+    """A Perfetto trace."""
+    path = work / "a.pftrace"
+    path.write_bytes(data)
     check(path, work / "out", copies=data[-1:] < RARE)
 
 
@@ -123,6 +132,9 @@ def seeds(reader: Callable[[bytes, Path], None], place: Path) -> list[bytes]:
     if reader is chrome:
         long = [b"j" + CHROME.replace(short, each) for short, several in LONG.items() for each in several]
         return [b"j" + CHROME, b"z" + CHROME, b"Z" + gzip.compress(CHROME), b"j[" + CHROME[80:-24], *long]
+    if reader is perfetto:
+        paths = of_rocprofv3(hip(2), place / "rocm.pftrace"), of_kineto(kineto.GPU, place / "kineto.pftrace")
+        return [path.read_bytes() for path in paths]
     if reader is zipped:
         for packing in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             with zipfile.ZipFile(place / f"{packing}.zip", "w", packing) as archive:
@@ -151,7 +163,8 @@ def seeds(reader: Callable[[bytes, Path], None], place: Path) -> list[bytes]:
 
 
 def main(name: str, *given: str) -> None:
-    reader = {each.__name__: each for each in (chrome, parquet, rocpd, rocprof_csv, run_json, sqlite, zipped)}[name]
+    readers = (chrome, parquet, perfetto, rocpd, rocprof_csv, run_json, sqlite, zipped)
+    reader = {each.__name__: each for each in readers}[name]
     with tempfile.TemporaryDirectory(prefix="intertoken-fuzz-") as folder:
         corpus, work, made = (Path(folder) / part for part in ("corpus", "work", "made"))
         for directory in (corpus, work, work / "out", made):

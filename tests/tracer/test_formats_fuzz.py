@@ -21,6 +21,7 @@ from tests.programs import ran
 from tests.tracer import kineto
 from tests.tracer.hostile import HARMLESS, REFUSED, count
 from tests.tracer.nsys_exports import DATA, GLOBAL_TID, KERNELS, RECORDING, STEPS, export, export_of_2021, tampered
+from tests.tracer.pftraces import of_kineto, of_rocprofv3
 from tests.tracer.rocm_files import Database, csv_folder, hip
 from tracer import formats
 from tracer.errors import FormatError
@@ -54,6 +55,8 @@ def place(tmp_path_factory):
         archive.write(place / "a.json", "a.json")
     csv_folder(place, hip(3))
     Database(place / "rocm.db", hip(3))
+    of_rocprofv3(hip(3), place / "rocm.pftrace")
+    of_kineto(kineto.GPU, place / "kineto.pftrace")
     (place / "out").mkdir()
     return place
 
@@ -89,10 +92,13 @@ def test_any_values_in_an_export(place, data, version):
     check(Path(path), place / "out")
 
 
-FILES = ("3.20.sqlite", "a.json", "a.json.gz", "100_kernel_trace.csv", "100_hip_api_trace.csv", "rocm.db", "a.zip")
+FILES = (
+    "3.20.sqlite", "a.json", "a.json.gz", "100_kernel_trace.csv", "100_hip_api_trace.csv", "rocm.db", "a.zip",
+    "rocm.pftrace", "kineto.pftrace",
+)  # fmt: skip
 
 
-@settings(fuzz, max_examples=12)
+@settings(fuzz, max_examples=16)
 @given(flips=FLIPS, source=st.sampled_from(FILES))
 def test_any_bytes_in_a_file(place, source, flips):
     (place / f"flipped-{source}").write_bytes(_flipped((place / source).read_bytes(), flips))

@@ -17,7 +17,7 @@ import codecs
 import re
 import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -33,8 +33,11 @@ from tracer.model.trace import LACKS, Given, Trace
 from tracer.progress import tell
 
 if TYPE_CHECKING:
-    from tracer.formats.chrome_tables import Pids
+    from tracer.formats.chrome_tables import Pids, Tables
 
+
+CHROME: Final = "Chrome JSON"
+"""`metadata["source"]` of recordings of any other program."""
 
 PYTORCH: Final = "PyTorch profiler"
 """The prefix of `metadata["source"]` in PyTorch's recordings."""
@@ -91,9 +94,7 @@ def read(path: Path, python_functions: bool = False) -> Trace:
 
 def read_events(path: Path, events: EventStream, python_functions: bool = False) -> Trace:
     """Read the events of an open file, see `read`. Raises NotJsonError, too."""
-    from tracer.formats.chrome_tables import NO_EVENT, RPD, Pids, Tables, frames, link_rpd, notes_of_rpd
-    from tracer.formats.chrome_write import OURS
-    from tracer.formats.xla import SOURCE as XLA
+    from tracer.formats.chrome_tables import NO_EVENT, Tables
 
     tables = Tables(python_functions)
     read, size = 0, path.stat().st_size
@@ -106,25 +107,35 @@ def read_events(path: Path, events: EventStream, python_functions: bool = False)
         raise FormatError(f"{path}: truncated before its first event")
     if read and tables.left_out[NO_EVENT] == read:
         raise FormatError(f"{path}: holds a list of {read} entries, none of which is an event")
+    said = []
+    if events.truncated:
+        said.append(f"the file is truncated: only the {read} events before its end were read")
+    if repaired := events.repaired:
+        told = ", ".join(f"{count} {what}" for what, count in sorted(repaired.items()))
+        said.append(f"its JSON is not valid and was repaired: {told}")
+    return trace_of_tables(tables, events.metadata, said)
+
+
+def trace_of_tables(tables: Tables, metadata: dict[str, Any], said: Sequence[str] = ()) -> Trace:
+    """The trace of all events of a file, with the other members of its outer object, and notes on what was read."""
+    from tracer.formats.chrome_tables import RPD, Pids, frames, link_rpd, notes_of_rpd
+    from tracer.formats.chrome_write import OURS
+    from tracer.formats.xla import SOURCE as XLA
+
     collected = tables.collected()
     if tables.rpd:
         link_rpd(collected)
     pids = Pids(collected, list(tables.pids))
-    columns = frames(collected, pids, list(tables.codes), ours=OURS in events.metadata)
-    if devices := _devices(events.metadata.get("deviceProperties"), pids):
+    columns = frames(collected, pids, list(tables.codes), ours=OURS in metadata)
+    if devices := _devices(metadata.get("deviceProperties"), pids):
         columns["devices"] = devices
-    trace = Trace.from_columns(_metadata(events.metadata, len(pids.ranks)), **columns)
+    trace = Trace.from_columns(_metadata(metadata, len(pids.ranks)), **columns)
     if tables.rpd:
         trace.metadata["source"] = RPD
         trace.notes += notes_of_rpd(True in tables.rpd)
     if tables.xla.found:
         trace.metadata["source"] = XLA
-    if events.truncated:
-        trace.notes.append(f"the file is truncated: only the {read} events before its end were read")
-    if repaired := events.repaired:
-        told = ", ".join(f"{count} {what}" for what, count in sorted(repaired.items()))
-        trace.notes.append(f"its JSON is not valid and was repaired: {told}")
-    trace.notes += pids.notes()
+    trace.notes += [*said, *pids.notes()]
     trace.notes += _not_understood(trace)
     if not any(len(trace[name]) for name in DEVICE_TABLES) and (lacks := _of_another_tool(trace)):
         trace.metadata[LACKS] = lacks
@@ -180,7 +191,7 @@ def _metadata(given: dict[str, Any], ranks: int) -> dict[str, Any]:
     own = given.get(OURS)
     if isinstance(own, dict) and isinstance(own.get(SOURCE), str) and own[SOURCE]:
         return {"source": own[SOURCE]} | kept | own_members(own)
-    source = PYTORCH if "schemaVersion" in given else "Chrome JSON"
+    source = PYTORCH if "schemaVersion" in given else CHROME
     distributed = given.get("distributedInfo")
     numbers = [distributed.get(key) for key in ("rank", "world_size")] if isinstance(distributed, dict) else [None]
     if ranks == 1 and all(type(number) is int and 0 <= number < 2**31 for number in numbers):

@@ -1,5 +1,5 @@
-"""Perfetto's protobuf traces (.pftrace), for ui.perfetto.dev and trace_processor: every event as a slice or instant on
-its track, arrows, and counts per token. Write only.
+"""Perfetto's protobuf traces (.pftrace). Those of others are read (`perfetto_read`). Written for ui.perfetto.dev and
+trace_processor: every event as a slice or instant on its track, arrows, and counts per token.
 
 Source of the messages' meaning: Perfetto's own protos (`track_event.proto`, `track_descriptor.proto`,
 `interned_data.proto`). Packets of one track are in order of time, those of different tracks are not; readers sort
@@ -34,6 +34,10 @@ from tracer.progress import tell
 
 _SUFFIXES: Final = (".pftrace", ".perfetto-trace")
 _PACKET: Final = b"\x0a"  # tag of field 1, a submessage
+_HEAD: Final = 1 << 12  # bytes
+_LEAST_PACKETS: Final = 4
+_FIELDS: Final = b"\x18\x32\x40\x50\x5a\x62\x68"
+"""Tags of one byte with which packets begin: user, clocks, time, sequence, event, interned data, flags."""
 _LARGEST_ID: Final = 2**31 - 1  # of a process or thread in Perfetto; 0 is the idle task
 
 COUNTERS: Final = {"syncs": "syncs per token", "copies": "copies per token", "launches": "launches per token"}
@@ -54,11 +58,44 @@ cannot hold; all others become its arguments.
 
 
 def sniff(path: Path) -> bool:
-    """Whether the file has the suffix of a Perfetto trace and begins as one."""
-    if not path.is_file() or not path.name.lower().endswith(_SUFFIXES):
+    """Whether the file begins as a Perfetto trace: with a packet, or without their suffix, with several."""
+    if not path.is_file():
         return False
     with path.open("rb") as file:
-        return file.read(1) == _PACKET
+        head = file.read(_HEAD)
+    if path.name.lower().endswith(_SUFFIXES):
+        return head.startswith(_PACKET)
+    at = found = 0
+    while at + 3 < len(head) and head.startswith(_PACKET, at):
+        length, end = head[at + 1] & 0x7F, at + 2
+        if head[at + 1] >= 0x80:
+            length, end = length | (head[at + 2] & 0x7F) << 7, at + 3
+        if head[end] not in _FIELDS and head[end] < 0x80:
+            return False
+        at, found = end + length, found + 1
+    return found >= _LEAST_PACKETS and (at >= len(head) - 3 or head.startswith(_PACKET, at))
+
+
+def read(path: Path) -> Trace:
+    """Read a trace that rocprofv3, PyTorch's profiler or Perfetto's library wrote; not one of ours, which has less than
+    the recording that it shows.
+
+    Raises:
+        FormatError: the required extra is not installed, damaged, or written by us.
+    """
+    _check_installed(path, "reading")
+    from tracer.formats import perfetto_read
+
+    return perfetto_read.read(path)
+
+
+def _check_installed(path: Path, doing: str) -> None:
+    try:
+        _protos()
+    except ImportError as missing:
+        raise FormatError(
+            f"{path}: {doing} Perfetto traces needs additional packages: pip install 'intertoken[perfetto]'"
+        ) from missing
 
 
 def write(trace: Trace, path: Path, counters: Counters | None = None) -> list[str]:
@@ -68,12 +105,7 @@ def write(trace: Trace, path: Path, counters: Counters | None = None) -> list[st
         FormatError: the required extra is not installed.
         TraceError: the path exists or cannot be written.
     """
-    try:
-        _protos()
-    except ImportError as missing:
-        raise FormatError(
-            f"{path.name}: writing Perfetto traces needs additional packages: pip install 'intertoken[perfetto]'"
-        ) from missing
+    _check_installed(Path(path.name), "writing")
     shift = max(0, -trace.span[0])
     notes = [f"all times are shifted by {shift} ns, because Perfetto has no negative times"] if shift else []
     tracks = tracks_of(trace)
@@ -345,5 +377,5 @@ class Packets:
 
 
 FORMAT: Final = Format(
-    "Perfetto trace", _SUFFIXES[0], sniff, None, write, aliases=_SUFFIXES[1:], lossless=False, has_counters=True
+    "Perfetto trace", _SUFFIXES[0], sniff, read, write, aliases=_SUFFIXES[1:], lossless=False, has_counters=True
 )

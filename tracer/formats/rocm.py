@@ -14,6 +14,7 @@ count a grid in threads. `rocprof_csv` and `rocpd` give the rows.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -56,9 +57,6 @@ _CONTROL: Final = re.compile(r"MARKER_(CONTROL|NAME)_API\w*")
 _NO_RANGES: Final = frozenset({"roctxGetThreadId", "roctxRangePop", "roctxRangeStop"})
 
 
-_NO_TEXTS: Final[Any] = categorical(np.zeros(0, np.int64), [])
-
-
 class Rows:
     """The rows of all processes of a recording, by table, in the order in which they are added."""
 
@@ -74,10 +72,14 @@ class Rows:
         """All rows of a table, with the columns of `COLUMNS`."""
         parts = self._parts[table]
         return pd.DataFrame({
-            name: union_categoricals([_NO_TEXTS, *(_texts(part, name) for part in parts)])
+            name: _union([_texts(part, name) for part in parts])
             if name in TEXTS else np.concatenate([np.zeros(0, np.int64), *(_numbers(part, name) for part in parts)])
             for name in COLUMNS[table]
         })  # fmt: skip
+
+
+def _union(parts: list[Any]) -> Any:
+    return union_categoricals(parts) if parts else categorical(np.zeros(0, np.int64), [])
 
 
 def _texts(rows: pd.DataFrame, name: str) -> Any:
@@ -140,6 +142,22 @@ def _has_streams(kernels: pd.DataFrame) -> bool:
 def _streams(*launched: pd.DataFrame) -> pd.DataFrame:
     seen = pd.concat([rows[["process", "stream"]] for rows in launched]).drop_duplicates()
     return seen[seen["stream"] != MISSING].sort_values(["process", "stream"])
+
+
+_AGENT: Final = re.compile(r"(?:(Agent|GPU|CPU)\D{0,3})?(\d{1,9})\]?")
+
+
+def device_of(agent: str, numbers: Mapping[tuple[str, int], int] | None = None) -> int:
+    """The device of an agent's name, such as "Agent 4", "GPU-0" or "7"; MISSING for one of the host.
+
+    Args:
+        numbers: kind ("Agent" or "") and number of an agent -> its device; the agent's own number where it is unknown.
+    """
+    match = _AGENT.fullmatch(agent.strip())
+    if match is None or match[1] == "CPU":
+        return MISSING
+    kind, number = match[1] or "", int(match[2])
+    return number if kind == "GPU" else (numbers or {}).get((kind, number), number)
 
 
 MOST_FILES: Final = 2_000

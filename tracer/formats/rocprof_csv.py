@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from tracer.errors import FormatError, printable
 from tracer.files.bounded import opened
 from tracer.formats import Format
-from tracer.formats.rocm import MARKERS, Rows, files_in, recorded_in, trace_of
+from tracer.formats.rocm import MARKERS, Rows, device_of, files_in, recorded_in, trace_of
 from tracer.model.schema import MISSING
 from tracer.model.trace import Trace, categorical
 from tracer.progress import tell
@@ -62,7 +62,6 @@ _NAME: Final = re.compile(
     r"(.*?)_?(kernel_trace|memory_copy_trace|agent_info|(hip|hsa|marker|rccl|rocdecode|rocjpeg)\w*_trace)\.csv"
 )
 _NUMBER: Final = re.compile(r"\d{1,18}")
-_AGENT: Final = re.compile(r"(?:(Agent|GPU|CPU)\D{0,3})?(\d{1,9})\]?")
 _TEXTS: Final = frozenset({
     "name", "direction", "domain", "agent", "source", "destination", "type", "product", "model", "agent_name", "guid",
 })  # fmt: skip
@@ -231,15 +230,8 @@ class _Agents:
 
     def devices(self, agents: pd.Series) -> NDArray[np.int64]:
         """The device of each row's agent; MISSING for one that is not a GPU."""
-        found = np.array([self._device(str(text)) for text in agents.cat.categories] or [MISSING], np.int64)
+        found = np.array([device_of(str(text), self._number) for text in agents.cat.categories] or [MISSING], np.int64)
         return found[agents.cat.codes.to_numpy()]
-
-    def _device(self, text: str) -> int:
-        match = _AGENT.fullmatch(text.strip())
-        if match is None or match[1] == "CPU":
-            return MISSING
-        word, number = match[1] or "", int(match[2])
-        return number if word == "GPU" else self._number.get((word, number), number)
 
 
 def _is_part(path: Path) -> bool:
