@@ -35,8 +35,12 @@ OPTIMIZER: Final = Engine(
 )
 """Without `profiler.step()`, each optimizer step ends a training step if there is only one optimizer."""
 
-OPERATOR: Final = r", (?:op_id|seq) = \d+|^[a-zA-Z_]\w*::\w|^## Call |^Torch-Compiled Region"
-"""The expression for the texts of operators, as `emit_nvtx` and Kineto write them, and of compiled regions."""
+OPERATOR: Final = (
+    r", (?:op_id|seq) = \d+|^[a-zA-Z_]\w*::\w|^## Call |^Torch-Compiled Region"
+    r"|^\{'(?:mod|op|strRepr|traceMarker|funcStack)':"
+)
+"""The expression for the texts of operators, as `emit_nvtx`, Kineto and pyprof write them, and of compiled regions.
+pyprof's are dictionaries of a module, an operator and its arguments, or of the place in the program."""
 
 TRAINING_TEXT: Final = re.compile(
     r"^Optimizer\.(?:step|zero_grad)#|^autograd::engine::evaluate_function|Backward\d*(?:,|$)"
