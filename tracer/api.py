@@ -72,8 +72,8 @@ def compare(base: Source | Sequence[Source], other: Source | Sequence[Source], *
         EmptyTraceError: a recording has no two consecutive steps.
 
     Example:
-        >>> found = compare("base.sqlite", ["new-1.sqlite", "new-2.sqlite"])  # doctest: +SKIP
-        >>> found.verdict, found.speedup
+        >>> comparison = compare("base.sqlite", ["new-1.sqlite", "new-2.sqlite"])  # doctest: +SKIP
+        >>> comparison.verdict, comparison.speedup
     """
     return compare_runs(_run(base, "the base"), _run(other, "the other"), force=force)
 
@@ -82,8 +82,8 @@ def _run(source: Source | Sequence[Source], unnamed: str) -> Side:
     several = [source] if isinstance(source, (str, Path, Trace, Recording)) else list(source)
     if not several:
         raise UsageError("no recording given: a run to compare needs at least one")
-    found = []
+    recordings = []
     for one in several:  # traces that were not read from a file get names, so that the two runs differ
         name = unnamed if isinstance(one, Trace) and not one.name else None
-        found.append(one if isinstance(one, Recording) else analyse(one, name=name))
-    return Side.of(*(one.measured for one in found), place=",".join(one.place for one in found))
+        recordings.append(one if isinstance(one, Recording) else analyse(one, name=name))
+    return Side.of(*(one.measured for one in recordings), place=",".join(one.place for one in recordings))

@@ -111,34 +111,34 @@ def report_rows(path: Path, root: Path, within: str | None = None, bounds: Bound
     try:
         trace = formats.read(path, whole=False)
         of_ranks = _collectives(trace, path.relative_to(root).as_posix())
-        found = Recording(trace, path.name, within=within, bounds=bounds)
-        steps = found.steps
+        recording = Recording(trace, path.name, within=within, bounds=bounds)
+        steps = recording.steps
         ranks = rank_report(trace, steps).table.frame().groupby("device")[["communication_us", "idle_us"]].mean()
         of_ranks |= _step_times(ranks, *ranks.index[:1]) if of_ranks else {}
-        recording = found.measured
+        measured = recording.measured
     except IntertokenError as problem:
         if steps is None:
             return [problem_row(path, root, str(problem)) | of_ranks]
         why = _ONE_STEP if len(steps) == 1 else str(problem)
         return [problem_row(path, root, why) | {"steps": len(steps), "token_source": steps.source} | of_ranks]
-    rank = _rank(path.relative_to(root).as_posix(), recording.conditions.get("source", ""))
+    rank = _rank(path.relative_to(root).as_posix(), measured.conditions.get("source", ""))
     names = {
         int(number): str(name) for number, name in zip(*(trace["devices"][c] for c in ("device", "name")), strict=True)
     }
     of_report = {
-        **_place(path, root), "rank": rank, "model": recording.conditions.get("model", ""),
-        "batch": recording.conditions.get("batch", ""), "source": recording.conditions.get("source", ""),
-        "graph_trace": recording.graph_trace, "steps": len(steps), "token_source": steps.source,
-        "class": recording.strategy or "", "signature": recording.signature or "",
+        **_place(path, root), "rank": rank, "model": measured.conditions.get("model", ""),
+        "batch": measured.conditions.get("batch", ""), "source": measured.conditions.get("source", ""),
+        "graph_trace": measured.graph_trace, "steps": len(steps), "token_source": steps.source,
+        "class": measured.strategy or "", "signature": measured.signature or "",
         "configuration": printable(json.dumps(run_json.configuration(trace, within))),
-        **{f"{kind}_per_token": value for kind, value in counts_per_token(recording.steps).items()},
-        "tokens_per_s": recording.untraced.median if recording.untraced else None, "distortion": recording.distortion,
-        "gap_corrected": recording.corrected, "notes": "; ".join(recording.notes),
+        **{f"{kind}_per_token": value for kind, value in counts_per_token(measured.steps).items()},
+        "tokens_per_s": measured.untraced.median if measured.untraced else None, "distortion": measured.distortion,
+        "gap_corrected": measured.corrected, "notes": "; ".join(measured.notes),
     }  # fmt: skip
     rows: list[dict[str, Any]] = [
-        of_report | {"device": device, "gpu": names.get(device, recording.conditions.get("gpu", ""))} | figures
+        of_report | {"device": device, "gpu": names.get(device, measured.conditions.get("gpu", ""))} | figures
         | _step_times(ranks, device)
-        for device, figures in _device_figures(recording)
+        for device, figures in _device_figures(measured)
     ]  # fmt: skip
     return [row | (of_ranks if number == 0 else {}) for number, row in enumerate(rows)]
 
@@ -180,7 +180,7 @@ def _with_waiting(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Add the time that ranks of a run wait for one another; not for runs with two recordings of one rank."""
     from tracer.analysis.ranks import waiting
 
-    found = list(rows)
+    with_waits = list(rows)
     runs: dict[str, dict[int, int]] = {}
     doubled = set()
     for at, row in enumerate(rows):
@@ -197,8 +197,8 @@ def _with_waiting(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             shares = (result.caused / max(result.caused.sum(), 1)).tolist()
             each = (result.waiting / result.collectives / 1e3).tolist()
             for at, waits, share in zip(of_run.values(), each, shares, strict=True):
-                found[at] = found[at] | {"waiting_us": waits, "caused_share": share}
-    return found
+                with_waits[at] = with_waits[at] | {"waiting_us": waits, "caused_share": share}
+    return with_waits
 
 
 def _place(path: Path, root: Path) -> dict[str, str]:
@@ -217,8 +217,8 @@ def _place(path: Path, root: Path) -> dict[str, str]:
 
 def _rank(path: str, source: str) -> int | None:
     """The rank that the recording or its path names."""
-    found = _RANK.search(source) or next(reversed(list(_RANK.finditer(path))), None)
-    return int(found[1]) if found else None
+    match = _RANK.search(source) or next(reversed(list(_RANK.finditer(path))), None)
+    return int(match[1]) if match else None
 
 
 def _device_figures(recording: Measured) -> Iterator[tuple[int, dict[str, float]]]:
@@ -308,10 +308,10 @@ def _runs_apart(table: pd.DataFrame) -> list[str]:
 
 def _object(text: str) -> dict[str, Any]:
     try:
-        found = json.loads(text or "{}")
+        fields = json.loads(text or "{}")
     except ValueError:  # cut short
-        found = {"configuration": text}
-    return dict(found)
+        fields = {"configuration": text}
+    return dict(fields)
 
 
 def _run_row(rows: pd.DataFrame, read: pd.DataFrame) -> dict[str, Any]:

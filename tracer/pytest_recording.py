@@ -122,17 +122,17 @@ class RecordedTest:
         recorders: list[tuple[Recorder, Mapping[int, Stack]]] = [(host, host.stacks) for host in self._hosts]
         if self._cupti is not None:
             recorders.insert(0, (self._cupti, self._cupti_stacks))
-        found = []
+        observed = []
         for recorder, stacks in recorders:
             trace = recorder.trace
             if len(host_calls(trace)):
                 steps, left_out = self._steps(trace)
-                found.append(Observed(trace, stacks, steps, left_out))
+                observed.append(Observed(trace, stacks, steps, left_out))
                 if recorder is self._cupti:
                     break
-        if not found:
+        if not observed:
             raise RecordError(self._nothing())
-        return found
+        return observed
 
     def failure(self) -> str | None:
         """Why the test breaks its budget; None if it does not, or has no budget. Raises RecordError if there is a

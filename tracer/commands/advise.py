@@ -87,8 +87,8 @@ def _eager(facts: dict[str, Any]) -> tuple[list[dict[str, str]], dict[str, str]]
 
     known = any(one["site"] for one in facts["eager_launches"])
     columns = {name: head for name, head in _EAGER.items() if known or name != "site"}
-    found = [eager_cells(one) | {"kernel": shown_name(one["kernel"])[:_LONGEST]} for one in facts["eager_launches"]]
-    return found, columns
+    rows = [eager_cells(one) | {"kernel": shown_name(one["kernel"])[:_LONGEST]} for one in facts["eager_launches"]]
+    return rows, columns
 
 
 def _show_markdown(facts: dict[str, Any]) -> None:

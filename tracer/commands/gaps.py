@@ -90,54 +90,54 @@ def gaps(
         save(joined_tables(recording, lambda one: one.gaps_at_rate.table))
         emit(as_json, side_by_side(recording, _facts), _show_engines, notes_of(recording))
         return
-    trace, steps, found = recording.trace, recording.steps, recording.gaps_at_rate
+    trace, steps, at_rate = recording.trace, recording.steps, recording.gaps_at_rate
     facts = _facts(recording)
-    save(found.table)
+    save(at_rate.table)
     facts |= {"bubbles": bubble_report(trace, steps).records()} if inside else {}
     if stacks is not None:
-        lines = [f"{stack or '(nothing)'} {ns}\n" for stack, ns in idle_stacks(trace, steps, found.idle).items()]
+        lines = [f"{stack or '(nothing)'} {ns}\n" for stack, ns in idle_stacks(trace, steps, at_rate.idle).items()]
         write_output(stacks, lambda partial: partial.write_text("".join(lines), encoding="utf-8"), replace=False)
-    sampled = sampled_functions(trace, steps, found.idle) if with_functions else None
+    sampled = sampled_functions(trace, steps, at_rate.idle) if with_functions else None
     if host_stacks is not None:
         hosts = [*host_steps(trace, steps), *([sampled.host_step()] if sampled else [])]
         write = partial(write_stacks, hosts, suffix=host_stacks.suffix.lower())
         write_output(host_stacks, write, replace=False)
     if with_sites:
-        sites = idle_by_site(trace, steps, found.idle)
+        sites = idle_by_site(trace, steps, at_rate.idle)
         facts["idle_sites"] = sites.frame().to_dict("records")
         facts |= _sampled_facts(sampled)
         recording.notes.extend(without_site(sites.unknown))
-    facts |= report.rank_facts(recording, found.gaps)
-    unused = [UNUSED_RATE] if untraced_steps_per_s and found.warning is None else []
+    facts |= report.rank_facts(recording, at_rate.gaps)
+    unused = [UNUSED_RATE] if untraced_steps_per_s and at_rate.warning is None else []
     placed = node_kernels(path, trace, steps)
     emit(as_json, facts, _show_gaps, [*recording.notes, *unused, *([placed.note] if placed else [])])
 
 
 def _facts(recording: Recording) -> dict[str, Any]:
-    summary, found = recording.figures("steps", "gaps"), recording.gaps_at_rate
-    gives_gap = found.untraced_gap_us is not None or found.untraced_idle_us is None
-    shown = found.corrected() if recording.rates and gives_gap else found
+    summary, at_rate = recording.figures("steps", "gaps"), recording.gaps_at_rate
+    gives_gap = at_rate.untraced_gap_us is not None or at_rate.untraced_idle_us is None
+    shown = at_rate.corrected() if recording.rates and gives_gap else at_rate
     return {
         "schema": "intertoken.gaps/1",
-        **_idle_facts(summary, found),
-        "gap_us": {name: shown.gap_us.get(name) for name in found.gap_us},
+        **_idle_facts(summary, at_rate),
+        "gap_us": {name: shown.gap_us.get(name) for name in at_rate.gap_us},
         "causes_us": present(shown.causes_us),
         "parts_us": {cause: shown.parts_us[cause] for cause in present(shown.causes_us)},
         "steps": summary.steps,
-        "gaps": len(found.table),
+        "gaps": len(at_rate.table),
         "steps_per_s": summary.steps_per_s,
         "graph_trace": summary.graph_trace,
         "distortion": summary.distortion,
         "period_us": summary.period_us,
         "compute_us": summary.compute_us,
-        "traced_gap_us": found.gap_us,
-        "untraced_gap_us": found.untraced_gap_us,
+        "traced_gap_us": at_rate.gap_us,
+        "untraced_gap_us": at_rate.untraced_gap_us,
         "estimated_untraced_gap_us": asdict(summary.estimated_untraced_gap_us)
         if summary.estimated_untraced_gap_us
         else None,
         "token_source": summary.token_source,
         "warning": shown.warning,
-        "left_out": found.left_out,
+        "left_out": at_rate.left_out,
     }
 
 

@@ -40,19 +40,19 @@ def path(path: Path, within: str | None, bounds: Bounds, as_json: bool, save: Sa
     recording = load(path, within, bounds, python_functions=with_sites)
     steps = recording.steps.of_one_engine()
     with report.working("computing the critical path"):
-        found = path_report(recording.trace, steps, with_sites=with_sites)
-    save(found.table.frame())
-    shares = found.shares.frame().assign(us_per_step=found.shares.ns_per_step / 1e3).drop(columns="ns_per_step")
-    calls = found.calls.frame()
+        paths = path_report(recording.trace, steps, with_sites=with_sites)
+    save(paths.table.frame())
+    shares = paths.shares.frame().assign(us_per_step=paths.shares.ns_per_step / 1e3).drop(columns="ns_per_step")
+    calls = paths.calls.frame()
     facts = {
         "schema": "intertoken.path/1",
-        "steps": found.steps,
-        "path_us": found.path_us,
+        "steps": paths.steps,
+        "path_us": paths.path_us,
         "path": json_rows(shares),
         "calls": json_rows(calls if with_sites else calls.drop(columns="site")),
-        "warning": found.warning,
+        "warning": paths.warning,
     }
-    emit(as_json, facts, partial(_show, unit=steps.unit), [*recording.notes, *found.notes])
+    emit(as_json, facts, partial(_show, unit=steps.unit), [*recording.notes, *paths.notes])
 
 
 def _read(row: dict[str, Any]) -> str:

@@ -129,9 +129,9 @@ def python_program(command: Sequence[str]) -> tuple[str, ...] | None:
 
     A command of another interpreter, or with interpreter options other than -m, is not a Python program here.
     """
-    found = shutil.which(command[0])
+    program = shutil.which(command[0])
     here = Path(sys.executable)
-    if found is None or not os.path.samefile(found, here) or Path(found).parent != here.parent:
+    if program is None or not os.path.samefile(program, here) or Path(program).parent != here.parent:
         return None
     arguments = tuple(command[1:])
     if arguments[:1] == ("-m",):

@@ -87,8 +87,8 @@ def _sites(recording: Recording) -> list[dict[str, Any]]:
     """The calls of a step by call site; adds a note if call sites are unknown."""
     from tracer.analysis.call_sites import by_site, call_sites, without_site
 
-    found = recording.syncs
-    table = by_site(found.rows, call_sites(recording.trace, found.rows), found.steps)
+    sync_report = recording.syncs
+    table = by_site(sync_report.rows, call_sites(recording.trace, sync_report.rows), sync_report.steps)
     unknown = table.per_step[table.source == ""].sum() / table.per_step.sum()
     recording.notes.extend(without_site(float(unknown)))
     return json_rows(table.frame())
@@ -111,8 +111,8 @@ def _show(facts: dict[str, Any], unit: str) -> None:
     rows["the host fetches"] = _fetched(facts["fetch_lag"])
     if facts["waits_elsewhere"]:
         rows["the host waits"] = report.waits_elsewhere_words(facts["waits_elsewhere"])
-    found = f"{facts['signature_share']:.0%} of {facts['steps']} steps, from {facts['token_source']}"
-    console.print(report.grid(rows | {"signature": f"{facts['signature']}  ({found})"}))
+    share = f"{facts['signature_share']:.0%} of {facts['steps']} steps, from {facts['token_source']}"
+    console.print(report.grid(rows | {"signature": f"{facts['signature']}  ({share})"}))
     if facts["inventory"]:
         several = {"what": "wait"} if len({row["what"] for row in facts["inventory"]}) > 1 else {}
         in_some = any(row["steps"] < facts["steps"] for row in facts["inventory"])

@@ -81,14 +81,14 @@ _ROWS: Final[Rows] = {
 
 
 def _show(facts: dict[str, Any]) -> None:
-    found = report.styled(f"{facts['what']}, from {facts['detail']} (confidence {facts['confidence']:.2f})")
+    heading = report.styled(f"{facts['what']}, from {facts['detail']} (confidence {facts['confidence']:.2f})")
     rows = [
         {name: row[name] for name in ("step", "group", "phase")}
         | {"start µs": row["start"] / 1e3, "host µs": (row["end"] - row["start"]) / 1e3, "compute µs": _compute_us(row)}
         for row in facts["table"]
     ]
     names = ("step", "group", "phase", "start µs", "host µs", "compute µs")
-    report.show(found, report.table_of(rows, dict(zip(names, names, strict=True))))
+    report.show(heading, report.table_of(rows, dict(zip(names, names, strict=True))))
 
 
 def _compute_us(row: dict[str, Any]) -> float | None:

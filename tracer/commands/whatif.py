@@ -39,7 +39,7 @@ def _positions(ctx: click.Context, parameter: click.Parameter, value: str | None
 
 
 def _scaled(ctx: click.Context, parameter: click.Parameter, values: Sequence[str]) -> list[tuple[str, float]]:
-    found = []
+    scaled = []
     for value in values:
         pattern, equals, factor = value.rpartition("=")
         try:
@@ -48,8 +48,8 @@ def _scaled(ctx: click.Context, parameter: click.Parameter, values: Sequence[str
             equals = ""
         if not equals or not 0 <= number < 1e6:
             raise click.BadParameter(f"{value!r} is not REGEX=FACTOR, such as mul_mat=0.5")
-        found.append((pattern, number))
-    return found
+        scaled.append((pattern, number))
+    return scaled
 
 
 @click.command()
@@ -158,7 +158,7 @@ def _facts(prediction: Prediction) -> dict[str, Any]:
 
 def _show(facts: dict[str, Any]) -> None:
     columns = {"as recorded": facts["recorded"], "corrected": facts["corrected"]}
-    columns = {name: found for name, found in columns.items() if found}
+    columns = {name: figures for name, figures in columns.items() if figures}
     before = list(columns)[-1]
     under = "" if facts["speedup"] else ", still under the profiler"
     predictions = {f"{one['edit']}{under}": one for one in facts["predictions"]}

@@ -15,7 +15,7 @@ from tracer.extensions import extensions
 
 
 def _shipped() -> Iterator[Engine]:
-    for module in sorted(found.name for found in iter_modules(__path__)):
+    for module in sorted(info.name for info in iter_modules(__path__)):
         for value in vars(import_module(f"{__name__}.{module}")).values():
             of_module = value if isinstance(value, tuple) else (value,)
             yield from (engine for engine in of_module if isinstance(engine, Engine))

@@ -220,12 +220,12 @@ class Gunzip:
             zlib.error: it is damaged.
             FormatError: it has too many members; without the name of the file.
         """
-        found = b""
-        while not found and self._has_more():
-            found = self._member.decompress(self._packed, size)
+        data = b""
+        while not data and self._has_more():
+            data = self._member.decompress(self._packed, size)
             self._packed = self._member.unused_data or self._member.unconsumed_tail
-            self._size += len(found)
-        return found
+            self._size += len(data)
+        return data
 
     def _has_more(self) -> bool:
         """Whether anything follows; the next member is begun where one has ended."""

@@ -52,8 +52,8 @@ class Repair:
         if quote < 0 and not last and (open := _OPEN.search(text)):
             text, self._kept = text[: open.start()], open[0]
         for pattern, by, what in ((_NUMBER, b"null", "numbers that are none"), (_COMMA, b"", "commas")):
-            text, found = pattern.subn(by, text)
-            self._add(what, found)
+            text, count = pattern.subn(by, text)
+            self._add(what, count)
         if b"\0" in text:
             self._add("control characters", text.count(b"\0"))
             text = text.replace(b"\0", b" ")

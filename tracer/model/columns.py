@@ -478,8 +478,8 @@ def last_at(mine: Sequence[Ints], times: ArrayLike, theirs: Sequence[Ints], when
     begun = np.searchsorted(when[by_time], np.asarray(times), side="right")  # how many of them, at each time
     key = of_theirs * (len(when) + 1) + rank
     order = np.argsort(key, kind="stable")
-    found = np.append(order, -1)[np.searchsorted(key[order], of_mine * (len(when) + 1) + begun, side="right") - 1]
-    return np.where((found >= 0) & (of_theirs[found] == of_mine), found, -1)
+    last = np.append(order, -1)[np.searchsorted(key[order], of_mine * (len(when) + 1) + begun, side="right") - 1]
+    return np.where((last >= 0) & (of_theirs[last] == of_mine), last, -1)
 
 
 def first_at(mine: Sequence[Ints], times: Ints, theirs: Sequence[Ints], when: Ints) -> Ints:
@@ -491,8 +491,8 @@ def first_at(mine: Sequence[Ints], times: Ints, theirs: Sequence[Ints], when: In
         >>> first_at([np.array([1, 1, 2])], np.array([6, 10, 5]), [event], recorded).tolist()
         [2, -1, 1]
     """
-    found = last_at(mine, -times, [each[::-1] for each in theirs], -when[::-1])
-    return np.where(found >= 0, len(when) - 1 - found, -1)
+    behind = last_at(mine, -times, [each[::-1] for each in theirs], -when[::-1])
+    return np.where(behind >= 0, len(when) - 1 - behind, -1)
 
 
 def _alike(mine: Sequence[Ints], theirs: Sequence[Ints]) -> tuple[Ints, Ints]:
@@ -507,11 +507,11 @@ def last_before(mine: Sequence[Ints], times: Ints, theirs: Sequence[Ints], start
     if not several(*(np.concatenate(pair) for pair in zip(mine, theirs, strict=True))):
         return np.searchsorted(starts, times, side="right") - 1 if len(starts) else np.full(len(times), -1)
     places = dict(grouped(*theirs))
-    found = np.full(len(times), -1, dtype=np.int64)
+    last = np.full(len(times), -1, dtype=np.int64)
     for key, rows in grouped(*mine):
-        candidates = places.get(key, found[:0])
-        found[rows] = np.append(candidates, -1)[np.searchsorted(starts[candidates], times[rows], side="right") - 1]
-    return found
+        candidates = places.get(key, last[:0])
+        last[rows] = np.append(candidates, -1)[np.searchsorted(starts[candidates], times[rows], side="right") - 1]
+    return last
 
 
 def most_common(texts: Texts) -> str:
@@ -561,9 +561,9 @@ def firsts(number: Ints, count: int, rows: Ints | None = None) -> Ints:
 
 def lasts(number: Ints, count: int, rows: Ints | None = None) -> Ints:
     """The position of the last row of each number; see `firsts`."""
-    found = np.full(count, -1)
-    found[number] = np.arange(len(number)) if rows is None else rows  # the last assignment stays
-    return found
+    last = np.full(count, -1)
+    last[number] = np.arange(len(number)) if rows is None else rows  # the last assignment stays
+    return last
 
 
 def ended_before(end: Ints, *columns: NDArray[Any]) -> Ints:
@@ -573,10 +573,10 @@ def ended_before(end: Ints, *columns: NDArray[Any]) -> Ints:
         >>> ended_before(np.array([9, 7, 8]), np.array([0, 0, 0])).tolist()[1:]
         [9, 9]
     """
-    found = np.full(len(end), -NEVER)
+    latest = np.full(len(end), -NEVER)
     for _, rows in grouped(*columns):
-        found[rows[1:]] = np.maximum.accumulate(end[rows])[:-1]
-    return found
+        latest[rows[1:]] = np.maximum.accumulate(end[rows])[:-1]
+    return latest
 
 
 def modes(values: NDArray[Any], number: Ints, count: int) -> NDArray[Any]:
@@ -588,9 +588,9 @@ def modes(values: NDArray[Any], number: Ints, count: int) -> NDArray[Any]:
     """
     distinct, codes = np.unique(values, return_inverse=True)
     keys, times = np.unique(number * len(distinct) + codes, return_counts=True)
-    found, order = np.zeros(count, np.int64), np.lexsort((-keys, times))
-    found[keys[order] // len(distinct)] = keys[order] % len(distinct)  # the last assignment stays
-    return distinct[found] if len(distinct) else np.empty(count, values.dtype)
+    mode, order = np.zeros(count, np.int64), np.lexsort((-keys, times))
+    mode[keys[order] // len(distinct)] = keys[order] % len(distinct)  # the last assignment stays
+    return distinct[mode] if len(distinct) else np.empty(count, values.dtype)
 
 
 def median(values: NDArray[Any]) -> float:

@@ -66,8 +66,8 @@ def numbered_by_gpu(
     devices = frames["devices"].reset_index(drop=True)
     if (rows["uuid"] == 0).any() or not numbers_differ(rows):
         return {**frames, "devices": devices.drop_duplicates("device")}
-    found = by_gpu(frames, rows.drop_duplicates(["process", "cuda"]), notes)
-    return {**found, "devices": devices.assign(device=rows["gpu"]).drop_duplicates("device")}
+    renumbered = by_gpu(frames, rows.drop_duplicates(["process", "cuda"]), notes)
+    return {**renumbered, "devices": devices.assign(device=rows["gpu"]).drop_duplicates("device")}
 
 
 def _renumbered(frame: pd.DataFrame, columns: list[str], seen: pd.DataFrame) -> pd.DataFrame:

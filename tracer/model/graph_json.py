@@ -136,11 +136,11 @@ class RunGraph:
     @cached_property
     def readers(self) -> Sequence[Sequence[int]]:
         """For every node, the nodes that read it."""
-        found: list[list[int]] = [[] for _ in self.nodes]
+        readers: list[list[int]] = [[] for _ in self.nodes]
         for i, node in enumerate(self.nodes):
             for source in dict.fromkeys(node.src):
-                found[source].append(i)
-        return found
+                readers[source].append(i)
+        return readers
 
 
 def write_graph(graph: RunGraph, path: Path) -> None:

@@ -93,10 +93,10 @@ def _range(trace: Trace, within: str | None) -> dict[str, Any]:
     if within in ranges:
         return _object(ranges, within)
     try:
-        found = [text for text in ranges if re.search(within, text)]
+        matching = [text for text in ranges if re.search(within, text)]
     except re.error:  # reported when the range itself is looked up
         return {}
-    return _object(ranges, found[0]) if len(found) == 1 else {}
+    return _object(ranges, matching[0]) if len(matching) == 1 else {}
 
 
 def _object(value: dict[str, Any], key: str) -> dict[str, Any]:
@@ -113,13 +113,13 @@ def conditions(trace: Trace, within: str | None = None) -> dict[str, str]:
     host = machine(trace)
     devices = trace["devices"]
     clocks = sorted({int(rate) for rate in devices["clock_rate"] if rate > 0})
-    found: dict[str, Any] = configuration(trace, within) | {
+    values: dict[str, Any] = configuration(trace, within) | {
         "gpu": ", ".join(sorted(set(map(str, devices["name"])))) or host.get("gpu"),
         "clock rate": ", ".join(f"{rate / 1e6:.0f} MHz" for rate in clocks),
         "driver": host.get("driver"),
         "source": trace.metadata.get("source"),
     }
-    return {key: str(value) for key, value in found.items() if value not in (None, "")}
+    return {key: str(value) for key, value in values.items() if value not in (None, "")}
 
 
 def was_traced(what: str, trace: Trace) -> str:

@@ -165,8 +165,8 @@ class Trace:
 
     def compute(self) -> Activities:
         """The rows of `activities` that compute: kernels except collectives, and whole graphs."""
-        found = self.activities(COMPUTE_TABLES)
-        return found[~found.collective] if found.collective.any() else found
+        work = self.activities(COMPUTE_TABLES)
+        return work[~work.collective] if work.collective.any() else work
 
     def communication(self) -> Activities:
         """The rows of `activities` that are collectives."""
@@ -291,15 +291,15 @@ def _activities(parts: Mapping[str, Columns]) -> Activities:
         name: _joined([getattr(table, name) for table in tables])
         for name in ("start", "end", "device", "context", "stream", "correlation", "process")
     }
-    found = Activities(
+    activities = Activities(
         **columns,
         name=Names.joined([names_of(name, table) for name, table in parts.items()]),
         bytes=_joined([getattr(table, "bytes", np.zeros(len(table), np.int64)) for table in tables]),
         table=np.repeat([DEVICE_TABLES.index(name) for name in parts], sizes),
         collective=_joined([getattr(table, "collective", np.zeros(len(table), bool)) for table in tables]),
     )
-    in_order = (found.start[1:] >= found.start[:-1]).all()
-    return found if in_order else found[np.argsort(found.start, kind="stable")]
+    in_order = (activities.start[1:] >= activities.start[:-1]).all()
+    return activities if in_order else activities[np.argsort(activities.start, kind="stable")]
 
 
 def _joined(parts: list[NDArray[Any]]) -> NDArray[Any]:

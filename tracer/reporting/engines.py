@@ -66,14 +66,14 @@ def joined_tables(recording: Recording, table_of: Callable[[Recording], pd.DataF
     """The tables of all engines, one below the other, with process and thread."""
     import pandas as pd
 
-    found = []
+    tables = []
     for owner, one in zip(recording.steps.owners, recording.engines, strict=True):
         try:
             table = table_of(one)
         except TraceError:
             continue
-        found.append(table if "thread" in table else _of_owner(table, owner))
-    return pd.concat(found, ignore_index=True) if found else pd.DataFrame()
+        tables.append(table if "thread" in table else _of_owner(table, owner))
+    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
 
 
 def _of_owner(table: pd.DataFrame, owner: Owner) -> pd.DataFrame:

@@ -72,4 +72,4 @@ def speedscope(steps: Sequence[HostStep]) -> dict[str, Any]:
 def collapsed(steps: Sequence[HostStep]) -> str:
     """The steps as collapsed stacks, in ns."""
     sums = ((step.title, step.samples.sums()) for step in steps)
-    return "".join(f"{title};{stack} {ns}\n" for title, found in sums for stack, ns in found.items())
+    return "".join(f"{title};{stack} {ns}\n" for title, stacks in sums for stack, ns in stacks.items())

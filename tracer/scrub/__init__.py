@@ -74,8 +74,8 @@ def scrub(trace: Trace, texts: Texts | None = None) -> Trace:
     scrubbed = Trace(dict(trace.tables), {}, [], dict(trace.carried))
     for name in TABLES:
         scrubbed.tables[name] = _named(name, trace[name], texts)
-    found = [frame["process"].unique() for frame in trace.tables.values() if "process" in frame and "start" in frame]
-    idle = ~scrubbed["processes"]["process"].isin(set(np.concatenate(found).tolist()) - {MISSING})
+    processes = [f["process"].unique() for f in trace.tables.values() if "process" in f and "start" in f]
+    idle = ~scrubbed["processes"]["process"].isin(set(np.concatenate(processes).tolist()) - {MISSING})
     texts.remove("processes without events", int(idle.sum()))
     scrubbed.tables["processes"] = scrubbed["processes"][~idle].reset_index(drop=True)
     _scrub_columns(scrubbed, texts)
@@ -157,13 +157,13 @@ class Texts:
         self.structured: set[str] = set()
         self._key = key or secrets.token_bytes(_SALT_BYTES)
         self._keep = [re.compile(pattern) for pattern in keep]
-        self._found: defaultdict[str, dict[str, str]] = defaultdict(dict)
+        self._scrubbed: defaultdict[str, dict[str, str]] = defaultdict(dict)
 
     def counts(self) -> list[dict[str, str | int]]:
         """How many different texts were kept, and how many hashed in whole or part, by where they stand."""
         return [
             {"where": where, "kept": (kept := sum(old == new for old, new in of.items())), "hashed": len(of) - kept}
-            for where, of in sorted(self._found.items())
+            for where, of in sorted(self._scrubbed.items())
             if of
         ]
 
@@ -196,10 +196,10 @@ class Texts:
         return word[0] if pattern.fullmatch(word[0]) else self._words(word[0])
 
     def _once(self, text: str, where: str, clean: Callable[[str], str]) -> str:
-        found = self._found[where]
-        if text and text not in found:
-            found[text] = text if self._is_asked_for(text) else clean(text)
-        return found[text] if text else ""
+        scrubbed = self._scrubbed[where]
+        if text and text not in scrubbed:
+            scrubbed[text] = text if self._is_asked_for(text) else clean(text)
+        return scrubbed[text] if text else ""
 
     def _is_asked_for(self, text: str) -> bool:
         return any(pattern.fullmatch(text) for pattern in self._keep)
@@ -269,8 +269,8 @@ def _of_mark(text: str) -> int | None:
     """If a text is an engine's mark, the number of digits of its numbers that stay."""
     if names_host_compute(text) or TRAINING_TEXT.search(text):
         return _LONG_DIGITS
-    found = [each in (*OURS, *USUAL) for each in engines() for mark in each.marks if mark.text.search(text)]
-    return (_DIGITS if all(found) else _LONG_DIGITS) if found else None
+    are_known = [each in (*OURS, *USUAL) for each in engines() for mark in each.marks if mark.text.search(text)]
+    return (_DIGITS if all(are_known) else _LONG_DIGITS) if are_known else None
 
 
 _RANGES: Final = "ranges"
@@ -420,6 +420,6 @@ def _strings(strings: pa.Table, trace: Trace, texts: Texts) -> pa.Table:
 
 def _references(trace: Trace) -> Iterator[Any]:
     for column in _NAMES:
-        found = [f[CARRIED + column].array.__arrow_array__() for f in trace.tables.values() if CARRIED + column in f]
-        found += [t[column] for name, t in trace.carried.items() if name in _KEPT and column in t.column_names]
-        yield from (values for values in found if pa.types.is_integer(values.type))
+        arrays = [f[CARRIED + column].array.__arrow_array__() for f in trace.tables.values() if CARRIED + column in f]
+        arrays += [t[column] for name, t in trace.carried.items() if name in _KEPT and column in t.column_names]
+        yield from (values for values in arrays if pa.types.is_integer(values.type))

@@ -170,10 +170,10 @@ def advise(recording: Recording, base: Base, functions: Trace | None = None) -> 
     unsure: dict[str, Prediction] = {}
     refused: dict[str, str] = {}
     withheld: dict[str, str] = {}
-    engine, found_syncs = engine_of(trace), recording.syncs
+    engine, syncs = engine_of(trace), recording.syncs
     offered = engine.settings if engine is not None else ()
-    unused = _unused(offered, found_syncs) if steps.decodes else ()
-    strategy = found_syncs.strategy if steps.decode_alone else None
+    unused = _unused(offered, syncs) if steps.decodes else ()
+    strategy = syncs.strategy if steps.decode_alone else None
     for candidate in _candidates(strategy, steps, base) if base.state != TRACED else ():
         label = ", ".join(edit.label for edit in candidate.edits)
         try:
@@ -221,10 +221,10 @@ def _candidates(strategy: str | None, steps: Steps, base: Base) -> Iterator[_Can
 
 
 def _eager(base: Base, steps: Steps, trace: Trace) -> Iterator[KernelOutsideGraph]:
-    found = eager_launches(base.causality, steps)
-    places = call_sites(trace, base.causality.segments.calls[found.table.call])
+    launches = eager_launches(base.causality, steps)
+    places = call_sites(trace, base.causality.segments.calls[launches.table.call])
     sites = np.where(places.source != RANGES, places.site, "")
-    table, number = found.by_kernel(), found.table.kinds[0]
+    table, number = launches.by_kernel(), launches.table.kinds[0]
     for row in range(min(len(table), _MOST_EAGER)):
         edit = IntoGraph(table.kernel.at(row), table.operator.at(row), table.where.at(row))
         speedup, why = None, "the untraced rate is not known"

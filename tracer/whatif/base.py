@@ -342,16 +342,16 @@ class Base:
         gap, and by a replay with a faster host, whose work may be hidden by that of the device. If they differ, the gap
         is unknown.
         """
-        found = self.times.gap_us(time)
+        gap_us = self.times.gap_us(time)
         if self.state != CORRECTED:
-            return found
+            return gap_us
         shares, replayed = self.report.untraced_gap_us, self.times.gap_us(self.time)
         if shares is None:
             return {}
         one, other = shares["p50"], replayed["p50"]
         if abs(one - other) > max(_SAME_GAP * max(one, other), _SAME_GAP_US):
             return {}
-        return {name: max(found[name] + us - replayed[name], 0.0) for name, us in shares.items()}
+        return {name: max(gap_us[name] + us - replayed[name], 0.0) for name, us in shares.items()}
 
     @cached_property
     def _not_idle(self) -> Ints:
@@ -360,8 +360,8 @@ class Base:
         """
         spans, theirs = self.times.followed, self.report.idle.periods
         at = positions([spans.device, self.steps.rows.step[spans.at]], [theirs.device, theirs.step])
-        found = self.times.idle_ns(self.causality.dag.time)
-        return np.where(at >= 0, found - spread(theirs.idle, at, 0), 0)
+        idle_ns = self.times.idle_ns(self.causality.dag.time)
+        return np.where(at >= 0, idle_ns - spread(theirs.idle, at, 0), 0)
 
 
 def _state(trace: Trace, rate: float | None, given: bool) -> str:

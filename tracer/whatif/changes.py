@@ -142,9 +142,9 @@ class Changes:
     def call_times(self) -> Ints:
         """The duration of each call after the changes so far, ns; 0 if the dependency graph does not show it."""
         own = self._edges.kind == CALL
-        found = np.zeros(len(self.causality.segments), np.int64)
-        found[self._edges.source[own] // 2] = np.maximum(self._weight[own], 0)
-        return found[: len(self.calls)]
+        times = np.zeros(len(self.causality.segments), np.int64)
+        times[self._edges.source[own] // 2] = np.maximum(self._weight[own], 0)
+        return times[: len(self.calls)]
 
     def delay_returns(self, later_ns: int) -> None:
         """Make every host sync return this much later (if negative, earlier) than recorded."""
@@ -226,9 +226,9 @@ class Changes:
         """The host code between each segment and the previous call of its thread, without what the host computes as a
         device, ns."""
         host = np.flatnonzero(self._edges.kind == HOST)
-        found = np.zeros(len(self.causality.segments), np.int64)
-        found[self._edges.target[host] // 2] = self._pauses()[host]
-        return found
+        pauses = np.zeros(len(self.causality.segments), np.int64)
+        pauses[self._edges.target[host] // 2] = self._pauses()[host]
+        return pauses
 
     def _pauses(self) -> Ints:
         """The part of each edge that is not what the host computes as a device, ns."""

@@ -136,10 +136,10 @@ def _within_device(causality: Causality) -> Bools:
     """Which calls issue only memsets and copies within a device."""
     work = causality.segments.activities
     within_device = (work.table == MEMSETS) | work.name.rows("memcpy DtoD")
-    found, issued = np.zeros(len(causality.segments.calls), bool), work.call >= 0
-    found[work.call[issued & within_device]] = True
-    found[work.call[issued & ~within_device]] = False
-    return found
+    is_within, issued = np.zeros(len(causality.segments.calls), bool), work.call >= 0
+    is_within[work.call[issued & within_device]] = True
+    is_within[work.call[issued & ~within_device]] = False
+    return is_within
 
 
 def _between(calls: Ints, run: Ints) -> Ints:
@@ -252,11 +252,11 @@ class EagerLaunches:
             for ns in (table.hole_ns, table.kernel_ns, table.launch_ns)
         )
         waits = np.bincount(number, weights=table.is_wait_between, minlength=count) / size > _MOST
-        found = LaunchedKinds(
+        kinds = LaunchedKinds(
             table.kernel[first], table.operator[first], table.where[first], size / self.steps, hole, kernel, launch,
             waits, np.arange(count),
         )  # fmt: skip
-        return found[count - 1 - np.argsort(hole[::-1], kind="stable")[::-1]]
+        return kinds[count - 1 - np.argsort(hole[::-1], kind="stable")[::-1]]
 
 
 def eager_launches(causality: Causality, steps: Steps) -> EagerLaunches:
@@ -317,12 +317,12 @@ class IntoGraph(Edit):
             CannotTellError: the recording lost them in too many steps.
             UnsafePlanError: the host waits between their launch and that of the graph.
         """
-        found = eager_launches(changes.causality, steps)
-        if found.lacking > _LACKING * len(steps) and not changes.causality.trace.has_runs:
+        eager = eager_launches(changes.causality, steps)
+        if eager.lacking > _LACKING * len(steps) and not changes.causality.trace.has_runs:
             raise CannotTellError(
-                f"the recording lacks kernels that {found.lacking:,} of {len(steps):,} steps launch outside their graph"
+                f"the recording lacks kernels that {eager.lacking:,} of {len(steps):,} steps launch outside their graph"
             )
-        launches = found.table
+        launches = eager.table
         if self.kernel is not None:
             wanted = zip(KEYS, (self.kernel, self.operator, self.where), strict=True)
             launches = launches[np.logical_and.reduce([getattr(launches, key).rows(text) for key, text in wanted])]
@@ -354,10 +354,10 @@ def _behind_graph(changes: Changes, launches: Launched) -> Edges:
 
 def _holes(work: Work) -> Ints:
     """How long nothing, copies included, runs on the device before each activity; 0 for the first."""
-    order, found = np.argsort(work.start, kind="stable"), np.empty(len(work), np.int64)
+    order, holes = np.argsort(work.start, kind="stable"), np.empty(len(work), np.int64)
     start, ended = work.start[order], ended_before(work.end[order], work.device[order])
-    found[order] = np.where(ended == -NEVER, 0, np.maximum(start - ended, 0))
-    return found
+    holes[order] = np.where(ended == -NEVER, 0, np.maximum(start - ended, 0))
+    return holes
 
 
 def _is_wait_between(calls: OuterCalls, one: Ints, other: Ints) -> Bools:

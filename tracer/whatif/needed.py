@@ -175,8 +175,8 @@ def _lanes_of(causality: Causality, syncs: StepSyncs) -> AwaitedLanes:
     other, lane = pairs([calls.process[untold]], [lanes.process])
     call = np.append(syncs.call[sync], untold[other])
     until = np.append(asked.until[told], calls.start[untold[other]])
-    found = AwaitedLanes(call, calls.start[call], np.append(asked.lane[told], lane), until)
-    return found[np.lexsort((found.start, found.until))]
+    awaited = AwaitedLanes(call, calls.start[call], np.append(asked.lane[told], lane), until)
+    return awaited[np.lexsort((awaited.start, awaited.until))]
 
 
 def _work(causality: Causality) -> IssuedWork:
@@ -193,12 +193,12 @@ def _work(causality: Causality) -> IssuedWork:
     pageable[is_copy] = memcpys.src_kind.rows("pageable")[issued.row[is_copy]]
     brings = issued.name.rows("memcpy DtoH") & ~between_devices(causality.trace, calls)[call]
     sends = issued.name.rows("memcpy HtoD") & ~pageable
-    found = IssuedWork(call, issued.lane, brings, sends, calls.start[call])
+    every = IssuedWork(call, issued.lane, brings, sends, calls.start[call])
     if not len(memcpys):
         hidden = calls.letter == COPY
         hidden[call] = False
-        found = joined([found, _hidden(calls, np.flatnonzero(hidden), found)])
-    return found[np.argsort(found.start, kind="stable")]
+        every = joined([every, _hidden(calls, np.flatnonzero(hidden), every)])
+    return every[np.argsort(every.start, kind="stable")]
 
 
 def _hidden(calls: OuterCalls, hidden: Ints, work: IssuedWork) -> IssuedWork:
@@ -218,15 +218,15 @@ def _hidden(calls: OuterCalls, hidden: Ints, work: IssuedWork) -> IssuedWork:
     of_back = np.where(back >= first, lanes[back], MISSING)
     of_ahead = np.where(ahead <= last, np.append(lanes, MISSING)[ahead], MISSING)
     lane = np.where(behind_launch | (of_ahead < 0), of_back, of_ahead)
-    found = hidden[lane[hidden] >= 0]
-    return IssuedWork(found, lane[found], behind_launch[found], ~behind_launch[found], calls.start[found])
+    placed = hidden[lane[hidden] >= 0]
+    return IssuedWork(placed, lane[placed], behind_launch[placed], ~behind_launch[placed], calls.start[placed])
 
 
 def _readers(lanes: AwaitedLanes, work: IssuedWork) -> Ints:
     """For each copy to the host, the first later sync that waits for its stream."""
     brings = work[work.brings]
-    found = first_at([brings.lane], brings.start, [lanes.lane], lanes.until)
-    return lanes.call[found[found >= 0]]
+    first = first_at([brings.lane], brings.start, [lanes.lane], lanes.until)
+    return lanes.call[first[first >= 0]]
 
 
 def _mark_orders(causality: Causality, syncs: StepSyncs, lanes: AwaitedLanes, work: IssuedWork) -> None:

@@ -147,10 +147,10 @@ def _of_steps(before: Ints, after: Ints) -> Interval:
     chosen = np.linspace(0, len(before) - 1, min(len(before), _MOST_STEPS)).astype(np.int64)
     both = np.maximum(np.column_stack([before, after])[chosen], 1).astype(np.float64)
     logs = estimates.medians(both).log()
-    (found,) = logs.of(slice(0, 1)).minus(logs.of(slice(1, 2)), paired=True).intervals()
-    moved = float(np.log(medians[0] / medians[1])) - found.estimate
-    ends = (None if end is None else end + moved for end in (found.low, found.high))
-    return replace(found, estimate=found.estimate + moved, low=next(ends), high=next(ends)).exp()
+    (ratio,) = logs.of(slice(0, 1)).minus(logs.of(slice(1, 2)), paired=True).intervals()
+    moved = float(np.log(medians[0] / medians[1])) - ratio.estimate
+    ends = (None if end is None else end + moved for end in (ratio.low, ratio.high))
+    return replace(ratio, estimate=ratio.estimate + moved, low=next(ends), high=next(ends)).exp()
 
 
 def _changed_trace(changes: Changes, time: Ints, label: str) -> Trace:
@@ -214,6 +214,6 @@ def _interpolated(times: Ints, before: Ints, after: Ints) -> Ints:
     """Interpolate times between the points of a thread; times outside keep their distance to its first or last one."""
     origin = before[0]
     inside = np.interp(times - origin, before - origin, (after - origin).astype(np.float64))
-    found = origin + np.round(inside).astype(np.int64)
-    found = np.where(times < before[0], times + (after[0] - before[0]), found)
-    return np.asarray(np.where(times > before[-1], times + (after[-1] - before[-1]), found))
+    moved = origin + np.round(inside).astype(np.int64)
+    moved = np.where(times < before[0], times + (after[0] - before[0]), moved)
+    return np.asarray(np.where(times > before[-1], times + (after[-1] - before[-1]), moved))
