@@ -33,9 +33,9 @@ from tracer.stored import Cache
 INTERVAL: Final = 1.0  # minimum number of seconds between two scans, however many pages poll
 Print: TypeAlias = tuple[tuple[str, int, int], ...]
 
-_FOUND: Final = [import_module(f"{pages.__name__}.{found.name}") for found in iter_modules(pages.__path__)]
+_MODULES: Final = [import_module(f"{pages.__name__}.{info.name}") for info in iter_modules(pages.__path__)]
 PAGES: Final[tuple[Page, ...]] = tuple(
-    sorted((module.PAGE for module in _FOUND if hasattr(module, "PAGE")), key=lambda page: (page.place, page.name))
+    sorted((module.PAGE for module in _MODULES if hasattr(module, "PAGE")), key=lambda page: (page.place, page.name))
 )
 """Every `PAGE` of a file or folder of `dashboard/pages/`, in navigation order."""
 

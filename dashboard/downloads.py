@@ -85,10 +85,10 @@ def _of_each(table_of: Callable[[Run], pd.DataFrame | None]) -> Callable[[Sequen
     """What makes one table of those of the runs that have one, with the run in front."""
 
     def joined(runs: Sequence[Run]) -> pd.DataFrame:
-        found = [(run.key, table) for run in runs if (table := table_of(run)) is not None]
-        if not found:
+        tables = [(run.key, table) for run in runs if (table := table_of(run)) is not None]
+        if not tables:
             return pd.DataFrame({"run": []})
-        return pd.concat([table.assign(run=key)[["run", *table.columns]] for key, table in found], ignore_index=True)
+        return pd.concat([table.assign(run=key)[["run", *table.columns]] for key, table in tables], ignore_index=True)
 
     return joined
 

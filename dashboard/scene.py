@@ -102,8 +102,8 @@ def around_of(runs: Sequence[Run], view: View, theme: str) -> dict[str, Any]:
     to."""
     limits = limits_of(runs, view)
     shown = [(run.holes, panel, anchor) for run, panel, anchor in _placed(runs, view)]
-    found = around(shown, limits, whole_of(runs, view), theme)
-    return found | {"for": [time / 1e9 for time in limits], "part": part_of(runs, view, theme)}
+    surroundings = around(shown, limits, whole_of(runs, view), theme)
+    return surroundings | {"for": [time / 1e9 for time in limits], "part": part_of(runs, view, theme)}
 
 
 def whole_of(runs: Sequence[Run], view: View) -> tuple[int, int]:
@@ -308,17 +308,17 @@ def around(
     """
     rings, darkest, faint = rings_of(limits, whole), _SHADES - 1, THEMES[theme].gap_opacity
     lanes: list[tuple[int, int]] = []
-    found: Bundles = {}
+    bundles: Bundles = {}
     for shades, panel, anchor in runs:
         bands = {band.device: (band.top, band.bottom) for band in panel.bands}
         for shade in shades:
             if shade.device in bands:
                 lanes.append(bands[shade.device])
-                _add_bundles(found, shade.pyramid, np.full(len(shade.start), _GAP, np.int8), anchor, rings, lanes)
+                _add_bundles(bundles, shade.pyramid, np.full(len(shade.start), _GAP, np.int8), anchor, rings, lanes)
         for placed in panel.rows:
             lanes.append((placed.top, placed.bottom))
             row = placed.row
-            _add_bundles(found, row.pyramid, row.events["what"].to_numpy(), anchor, rings, lanes)
+            _add_bundles(bundles, row.pyramid, row.events["what"].to_numpy(), anchor, rings, lanes)
     return {
         "rings": [[low / 1e9, high / 1e9] for low, high, _ in rings],
         "lanes": lanes,
@@ -326,7 +326,7 @@ def around(
             {"ring": ring, "colour": COLOURS[KINDS[kind]],
              "opacity": round(faint * (shade / darkest) if kind == _GAP else 0.2 + 0.8 * (shade / darkest), 3),
              "marks": np.concatenate(parts).ravel()}
-            for (ring, kind, shade), parts in sorted(found.items(), key=lambda each: each[0][1] != _GAP)  # beneath
+            for (ring, kind, shade), parts in sorted(bundles.items(), key=lambda each: each[0][1] != _GAP)  # beneath
         ],
     }  # fmt: skip
 
@@ -394,9 +394,9 @@ def spot_at(
         y, event: the height of the mark in the figure, and the position of its event in its row, -1 for a bin.
         ends: of a bin, ns from time 0.
     """
-    if (found := row_at(runs, view, y)) is None:
+    if (hit := row_at(runs, view, y)) is None:
         return None
-    run, placed = found
+    run, placed = hit
     row, index = placed.row, placed.line.index
     if 0 <= event < len(row.events):
         return Spot(run.key, index, event)
@@ -427,7 +427,7 @@ def chosen_in(runs: Sequence[Run], view: View, token: int) -> dict[str, Spot]:
     place, row = places_of(run.rows)[spot.row], run.rows[spot.row]
     edges = _token_starts(run, row)
     at = int(np.searchsorted(edges, row.start[spot.event], side="right")) - 1
-    found = {run.key: spot}
+    chosen = {run.key: spot}
     for other in runs:
         known = {name: index for index, name in enumerate(places_of(other.rows))}
         if other is run or other.tokens is None or place not in known or at < 0:
@@ -437,8 +437,8 @@ def chosen_in(runs: Sequence[Run], view: View, token: int) -> dict[str, Spot]:
         same = at + other.tokens.clamp(token) - run.tokens.clamp(token)
         if 0 <= same < len(starts) - 1:
             event = counterpart(row, spot.event, edges[at : at + 2].tolist(), there, starts[same : same + 2].tolist())
-            found |= {} if event is None else {other.key: Spot(other.key, known[place], event)}
-    return found
+            chosen |= {} if event is None else {other.key: Spot(other.key, known[place], event)}
+    return chosen
 
 
 def _token_starts(run: Run, row: Row) -> Ints:
@@ -494,7 +494,7 @@ def next_match(runs: Sequence[Run], view: View, token: int, limits: tuple[int, i
     here, time = (-1, -1), limits[0]
     if chosen is not None:
         here, time = (order_of[chosen.run], chosen.row), _start(runs[order_of[chosen.run]], chosen, view, token)
-    found = []
+    matches = []
     for order, run in enumerate(runs):
         for line in arranged(run.rows, view.rows):
             row, place = line.row, (order, line.index)
@@ -507,8 +507,8 @@ def next_match(runs: Sequence[Run], view: View, token: int, limits: tuple[int, i
             if first is not None:
                 spot = Spot(run.key, line.index, first if ahead is None else ahead)
                 keys = (_start(run, spot, view, token), *place)
-                found.append(((ahead is None, *(step * key for key in keys)), spot))
-    return min(found)[1] if found else None
+                matches.append(((ahead is None, *(step * key for key in keys)), spot))
+    return min(matches)[1] if matches else None
 
 
 def place_of(runs: Sequence[Run], view: View, token: int) -> tuple[int, int]:
@@ -523,14 +523,14 @@ def place_of(runs: Sequence[Run], view: View, token: int) -> tuple[int, int]:
     run = found_in(runs, view.event)
     if run is None or view.event is None:
         return 0, count
-    here, time, before, found = (runs.index(run), view.event.row), _start(run, view.event, view, token), 0, False
+    here, time, before, is_match = (runs.index(run), view.event.row), _start(run, view.event, view, token), 0, False
     for at, index, finder in finders:
         if (at, index) == here:
             before += finder.before(view.find, view.event.event)
-            found = finder.has(view.find, view.event.event)
+            is_match = finder.has(view.find, view.event.event)
         else:
             before += finder.starting_before(view.find, time + anchor_of(runs[at], view, token) + ((at, index) < here))
-    return before + 1 if found else 0, count
+    return before + 1 if is_match else 0, count
 
 
 def anchor_of(run: Run, view: View, token: int) -> int:
@@ -567,10 +567,10 @@ def snapped(
 
     `y` and `event` are of the mark, see `spot_at`; `time` is the pointer, ns from time 0, and `per_pixel` in ns.
     """
-    found = row_at(runs, view, y)
-    if found is None:
+    hit = row_at(runs, view, y)
+    if hit is None:
         return None
-    row, anchor = found[1].row, anchor_of(found[0], view, token)
+    row, anchor = hit[1].row, anchor_of(hit[0], view, token)
     touch, at = int(_TOUCH * per_pixel) + 1, time + anchor
     near = np.array([event]) if 0 <= event < len(row.start) else row.pyramid.in_view(at - touch, at + touch)
     edges = np.concatenate((row.start[near], row.end[near])) - anchor

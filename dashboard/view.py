@@ -59,11 +59,11 @@ def several(most: int | None = None, value: Callable[[str], Any] = str, text: Ca
     """
 
     def read(name: str, query: Query) -> tuple[Any, ...]:
-        found = []
+        values = []
         for each in filter(None, query[name]):
             with suppress(ValueError):
-                found.append(value(each))
-        return tuple(dict.fromkeys(found))[:most]
+                values.append(value(each))
+        return tuple(dict.fromkeys(values))[:most]
 
     return Form(lambda name, given: [(name, text(each)) for each in given] or [(name, "")], read)
 
@@ -109,11 +109,11 @@ class Linked:
         Raises:
             ValueError: a field without a default is missing or invalid.
         """
-        found = {}
+        values = {}
         for field, form in cls._forms().items():
             with suppress(ValueError, LookupError):
-                found[field] = form.value(form.name, query)
-        return cls._valid(found)
+                values[field] = form.value(form.name, query)
+        return cls._valid(values)
 
     def having(self: Shown, name: str, value: Any) -> Shown:
         """The view with another, untrusted value of a field; its default if the value is invalid."""
@@ -227,13 +227,13 @@ def text_of(steps_per_s: float | None) -> str:
 
 def _read(name: str, query: Query) -> Rates:
     """The rates in a query; invalid ones are left out, and the last one for a run wins."""
-    found: Rates = ()
+    valid: Rates = ()
     for field in query[name]:
         number, _, run = field.partition(":")
         with suppress(NoRate):
             rate = rate_of(number)
-            found = with_rate(found, run, rate) if run and rate is not None else found
-    return found
+            valid = with_rate(valid, run, rate) if run and rate is not None else valid
+    return valid
 
 
 _FORM: Final = Form(

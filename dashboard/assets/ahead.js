@@ -12,17 +12,17 @@
   const collect = (yaxis) => {
     const width = around.for[1] - around.for[0];
     const lanes = around.lanes.map(([top, bottom]) => [yaxis.l2p(top), yaxis.l2p(bottom) - yaxis.l2p(top)]);
-    const found = new Map();
+    const by_look = new Map();
     for (const { ring, colour, opacity, marks } of around.bundles) {
       const [low, high] = around.rings[ring], unit = (high - low) / 65535 / width, first = (low - around.for[0]) / width;
-      const all = unpacked(marks), key = `${colour} ${opacity}`, path = found.get(key) || new Path2D();
+      const all = unpacked(marks), key = `${colour} ${opacity}`, path = by_look.get(key) || new Path2D();
       for (let at = 0; at < all.length; at += 3) {
         const [top, tall] = lanes[all[at + 2]];
         path.rect(first + all[at] * unit, top, (all[at + 1] - all[at]) * unit, tall);
       }
-      found.set(key, path);
+      by_look.set(key, path);
     }
-    return found;
+    return by_look;
   };
 
   const suffices = ([low, high]) => {

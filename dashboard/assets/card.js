@@ -66,7 +66,7 @@
 
   const top_of = (plot) => plot.getBoundingClientRect().top;
   const over = (plot) => {
-    const found = window.dash_clientside.timeline.mark(plot, pointer), mark = found && { ...found, part: plot.layout.meta.part };
+    const hit = window.dash_clientside.timeline.mark(plot, pointer), mark = hit && { ...hit, part: plot.layout.meta.part };
     const key = JSON.stringify(mark);
     if (bar?.key !== key) leave();
     if (!mark) return;

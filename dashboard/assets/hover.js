@@ -19,10 +19,10 @@
 
   document.addEventListener("pointermove", ({ target, clientX }) => {
     pointed = clientX;
-    const found = target.closest?.("#timeline .js-plotly-plot")?.querySelector(".hoverlayer");
-    if (!found || found === layer) return;
+    const entered = target.closest?.("#timeline .js-plotly-plot")?.querySelector(".hoverlayer");
+    if (!entered || entered === layer) return;
     watch.disconnect();
-    layer = found;
+    layer = entered;
     watch.observe(layer, { childList: true, subtree: true, attributes: true, attributeFilter: ["transform"] });
   }, true);
 })();

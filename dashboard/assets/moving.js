@@ -113,11 +113,11 @@
   const ticks = ([from, to], most) => {
     let step = 10 ** Math.max(Math.floor(Math.log10(((to - from) * 1e9) / most)), 0);
     step *= [1, 2, 5, 10].find((times) => ((to - from) * 1e9) / (step * times) <= most);
-    const [unit, name] = UNITS.find(([unit]) => step >= unit), found = [];
+    const [unit, name] = UNITS.find(([unit]) => step >= unit), labels = [];
     for (let at = Math.ceil((from * 1e9) / step) * step; at <= to * 1e9; at += step) {
-      found.push([at / 1e9, at ? `${(at / unit).toLocaleString("en-US")} ${name}`.replace("-", "−") : "0"]);
+      labels.push([at / 1e9, at ? `${(at / unit).toLocaleString("en-US")} ${name}`.replace("-", "−") : "0"]);
     }
-    return found;
+    return labels;
   };
 
   // From the px of the drawing to those of the frame, and what is outside of it.
@@ -185,14 +185,14 @@
       context.rect(left, top, wide, tall);
       context.clip();
       below.forEach(paint);
-      const found = ticks([from, to], Math.max(Math.floor(wide / 120), 4));
-      for (const [time] of found) if (time) paint_line(line, place(time));
+      const labels = ticks([from, to], Math.max(Math.floor(wide / 120), 4));
+      for (const [time] of labels) if (time) paint_line(line, place(time));
       paint_line(zero, place(0));
       window.dash_clientside.ahead.paint(context, plot, place);
       for (const [look, all] of rects) paint_rects(look, all);
       for (const each of marks) if (each.text === undefined || stretch >= CROWDED) paint(each);
       context.restore();
-      for (const [time, text] of found) {
+      for (const [time, text] of labels) {
         const x = place(time);
         paint_line(tick, x);
         if (!label) continue;

@@ -19,9 +19,9 @@
   const tableOf = (api) => {
     const raw = (column, node) => api.getCellValue({ rowNode: node, colKey: column });
     const isFilled = (column) => {
-      let found = !column.getColDef().editable;
-      api.forEachNodeAfterFilterAndSort((node) => (found = found || Boolean(raw(column, node))));
-      return found;
+      let filled = !column.getColDef().editable;
+      api.forEachNodeAfterFilterAndSort((node) => (filled = filled || Boolean(raw(column, node))));
+      return filled;
     };
     const columns = api.getAllDisplayedColumns()
       .filter((c) => c.getColDef().field && c.getColDef().cellRenderer !== "markdown").filter(isFilled);

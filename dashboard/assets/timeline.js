@@ -103,18 +103,18 @@
     mark: function (plot, { x: clientX, y: clientY }) {
       const { left, top } = plot.getBoundingClientRect(), { xaxis, yaxis } = plot._fullLayout;
       const time = xaxis.p2l(clientX - left - xaxis._offset), height = yaxis.p2l(clientY - top - yaxis._offset);
-      let found = null, least = xaxis.p2l(NEAR) - xaxis.p2l(0);
+      let nearest = null, least = xaxis.p2l(NEAR) - xaxis.p2l(0);
       for (const { base, x, y, width, customdata } of plot._fullData) {
         if (!Array.isArray(customdata?.[0])) continue;
         for (let at = 0; at < x.length; at++) {
           const from = base[at], to = from + x[at], apart = Math.max(from - time, time - to, 0);
           if (apart > least || Math.abs(y[at] - height) > (width[at] ?? width) / 2) continue;
           const event = customdata[at][0];
-          found = { y: y[at], event, ...(event < 0 && { ends: [from, to] }) };
+          nearest = { y: y[at], event, ...(event < 0 && { ends: [from, to] }) };
           least = apart;
         }
       }
-      return found;
+      return nearest;
     },
 
     // The part of the view that sums depend on, sent only if it has changed.

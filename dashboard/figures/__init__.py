@@ -114,7 +114,7 @@ class Causes:
 
 def causes_of(runs: Sequence[Run]) -> list[Causes]:
     """The causes of the gaps of these runs, with notes."""
-    found = []
+    causes = []
     for run in runs:
         summary = run.summary
         if not summary.causes_us:
@@ -128,18 +128,18 @@ def causes_of(runs: Sequence[Run]) -> list[Causes]:
                 notes.append(f"untraced {untraced}")
         if summary.distortion is not None and summary.distortion != 1.0:
             notes.append(f"tracing overhead × {summary.distortion:.2f}")
-        found.append(Causes(run.name, summary.causes_us, " · ".join(notes), untraced_us=summary.untraced_causes_us))
-    return found
+        causes.append(Causes(run.name, summary.causes_us, " · ".join(notes), untraced_us=summary.untraced_causes_us))
+    return causes
 
 
 def idle_of(runs: Sequence[Run]) -> list[Causes]:
     """The causes of the idle time of a step of each run; empty if no run idles outside the gap."""
     idles = [(run, run.gaps.idle.idle_us, run.gaps.idle.causes_us) for run in runs if run.gaps is not None]
-    found = [(run, idle_us, causes_us) for run, idle_us, causes_us in idles if idle_us]
-    if not any(idle_us["between_steps"] < (1 - _LEAST) * idle_us["mean"] for _, idle_us, _ in found):
+    idling = [(run, idle_us, causes_us) for run, idle_us, causes_us in idles if idle_us]
+    if not any(idle_us["between_steps"] < (1 - _LEAST) * idle_us["mean"] for _, idle_us, _ in idling):
         return []
     causes = []
-    for run, idle_us, causes_us in found:
+    for run, idle_us, causes_us in idling:
         notes = [f"{name} {microseconds(idle_us[place])}" for place, name in PLACES.items() if idle_us[place]]
         if run.inflated:
             notes.append("traced: inflated")

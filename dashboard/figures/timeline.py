@@ -289,17 +289,17 @@ def _heading(drawing: Drawing, look: Theme, width: int) -> list[dict[str, object
 
 def gap_bars(gaps: Sequence[pd.DataFrame], look: Theme) -> list[dict[str, Any]]:
     """The gaps of all runs (`Drawing.gaps`) as one Bar."""
-    found = [each for each in gaps if len(each)]
-    if not found:
+    filled = [each for each in gaps if len(each)]
+    if not filled:
         return []
     marker = {"color": COLOURS["gap"], "opacity": look.gap_opacity, "line": {"width": 0}}
-    return [{**_bar("gap", pd.concat(found, ignore_index=True)), "marker": marker, "hoverinfo": "skip"}]
+    return [{**_bar("gap", pd.concat(filled, ignore_index=True)), "marker": marker, "hoverinfo": "skip"}]
 
 
 def hole_bars(holes: Sequence[pd.DataFrame], look: Theme) -> list[dict[str, Any]]:
     """The holes of all runs (`Drawing.holes`) as one Bar per place; gaps only with their hovers."""
-    found = [each for each in holes if len(each)]
-    if not found:
+    filled = [each for each in holes if len(each)]
+    if not filled:
         return []
     return [
         {
@@ -308,7 +308,7 @@ def hole_bars(holes: Sequence[pd.DataFrame], look: Theme) -> list[dict[str, Any]
             **hover(rows["text"].tolist(), "%{hovertext}<extra></extra>"),
             "hoverlabel": {"bordercolor": COLOURS["gap"]},
         }
-        for place, rows in pd.concat(found, ignore_index=True).groupby("place", sort=True)
+        for place, rows in pd.concat(filled, ignore_index=True).groupby("place", sort=True)
     ]
 
 
@@ -471,8 +471,8 @@ def match_markers(marks: pd.DataFrame, look: Theme) -> list[dict[str, Any]]:
     x = (some["x"] + some["dx"] / 2).to_numpy(dtype="float64")
     y = (some["y"] + some["height"] / 2).to_numpy(dtype="float32")
     marker = {"symbol": "triangle-up", "size": 6, "color": look.ink, "line": {"width": 0}}
-    found = some["found"].tolist()
-    return [_scatter("match", "markers", x, y, marker=marker, customdata=found, hovertemplate=_HOVER_MATCHES)]
+    counts = some["found"].tolist()
+    return [_scatter("match", "markers", x, y, marker=marker, customdata=counts, hovertemplate=_HOVER_MATCHES)]
 
 
 def summed_area(ends: tuple[int, int] | None, places: Iterable[tuple[int, int]], look: Theme) -> list[dict[str, Any]]:

@@ -309,14 +309,14 @@ def answering_markup(function: Callable[..., Any], *, several: bool) -> Callable
 
 def _gathered(shown: Sequence[Any]) -> list[Any]:
     """Siblings that follow each other and are plain are one `Markup`."""
-    found: list[Any] = []
+    gathered: list[Any] = []
     for are_plain, group in groupby(shown, _is_plain):
         siblings = list(group)
         if are_plain and sum(map(_size, siblings)) > 1:
-            found.append(Markup([_tree(each) for each in siblings if each is not None]))
+            gathered.append(Markup([_tree(each) for each in siblings if each is not None]))
         else:
-            found += siblings if are_plain else map(with_markup, siblings)
-    return found
+            gathered += siblings if are_plain else map(with_markup, siblings)
+    return gathered
 
 
 def _is_plain(shown: Any) -> bool:

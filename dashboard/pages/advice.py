@@ -261,16 +261,16 @@ def eager_rows(eager: Iterable[KernelOutsideGraph]) -> list[dict[str, Any]]:
 def host_rows(sites: Sites) -> list[dict[str, Any]]:
     """The functions of steps, and of samples, with their self and total time, as plain text."""
     steps = [step for step in sites.hosts if step.step is not None]
-    found = []
+    tables = []
     for step in steps:
         table = by_function(step.samples).frame()
-        found.append((step.name, table.assign(self_share=table["self_us"] * 1e3 / max(step.length_ns, 1))))
+        tables.append((step.name, table.assign(self_share=table["self_us"] * 1e3 / max(step.length_ns, 1))))
     if sites.sampled is not None:
-        found.append((SAMPLED, sites.sampled.functions.frame()))
+        tables.append((SAMPLED, sites.sampled.functions.frame()))
     return [
         {"step": name, "share": _with_bounds(row), **{key: row[key] for key in ("self_us", "total_us")}}
         | _plain(row, ["function"])
-        for name, table in found
+        for name, table in tables
         for row in table.head(_MOST_ROWS).to_dict("records")
     ]
 
@@ -317,26 +317,26 @@ def pieces_of(steps: Sequence[HostStep]) -> pd.DataFrame:
         total = pd.Series(every.index.to_numpy(), index=every.to_numpy()).groupby(level=0, sort=False).sum()
         total = total[total >= _LEAST_SHARE * longest]
         tables.append(pd.DataFrame({"path": total.index, "ns": total.to_numpy(), "share": total / step.length_ns}))
-    found = pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=["path", "ns", "share"])
-    found["parent"] = found["path"].str.rpartition(_BETWEEN)[0] if len(found) else ""
-    return found
+    pieces = pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=["path", "ns", "share"])
+    pieces["parent"] = pieces["path"].str.rpartition(_BETWEEN)[0] if len(pieces) else ""
+    return pieces
 
 
 def _shared_frames(steps: Sequence[HostStep]) -> list[str]:
     """The outermost names that take nearly all of the steps."""
     sums = sum((Counter(step.samples.sums()) for step in steps), Counter[str]())
     stacks = [(stack.split(_BETWEEN), ns) for stack, ns in sorted(sums.items())]
-    least, found = _NEARLY_ALL * sums.total(), list[str]()
+    least, shared = _NEARLY_ALL * sums.total(), list[str]()
     while stacks:
         of_name = pd.Series({}, dtype="int64")
         for names, ns in stacks:
-            if len(names) > len(found):
-                of_name[names[len(found)]] = of_name.get(names[len(found)], 0) + ns
+            if len(names) > len(shared):
+                of_name[names[len(shared)]] = of_name.get(names[len(shared)], 0) + ns
         if not len(of_name) or of_name.max() < least:
             break
-        found.append(str(of_name.idxmax()))
-        stacks = [(names, ns) for names, ns in stacks if names[: len(found)] == found]
-    return found
+        shared.append(str(of_name.idxmax()))
+        stacks = [(names, ns) for names, ns in stacks if names[: len(shared)] == shared]
+    return shared
 
 
 def _below(names: list[str], shared: list[str]) -> list[str]:

@@ -236,11 +236,11 @@ def binned(table: pd.DataFrame, most: int) -> pd.DataFrame:
     """
     rows = min(len(table), most)
     groups = table.groupby(np.arange(len(table)) * rows // max(len(table), 1))
-    found = groups[list(CAUSES)].mean() / 1e3
-    found["first"], found["last"] = groups["step"].min(), groups["step"].max()
-    found["longest"] = groups["gap"].max() / 1e3
-    found["longest_step"] = table.loc[groups["gap"].idxmax(), "step"].to_numpy()
-    return found
+    bins = groups[list(CAUSES)].mean() / 1e3
+    bins["first"], bins["last"] = groups["step"].min(), groups["step"].max()
+    bins["longest"] = groups["gap"].max() / 1e3
+    bins["longest_step"] = table.loc[groups["gap"].idxmax(), "step"].to_numpy()
+    return bins
 
 
 def steps_figure(panels: Sequence[GapPanel], scale: str, theme: str, width: int = _WIDE) -> go.Figure:

@@ -442,10 +442,10 @@ def timeline_link(run: Run, view: GraphView, index: int) -> str | None:
     tokens, token = run.tokens, token_of([run], View(token=view.token))
     at = tokens.clamp(token)
     low = int(tokens.start[at])
-    found = run.executions.within(index, low, max(int(tokens.end[at]), low + 1))
-    if found is None:
+    times = run.executions.within(index, low, max(int(tokens.end[at]), low + 1))
+    if times is None:
         return None
-    start, end = (time - tokens.anchor(token, "end") for time in found)
+    start, end = (time - tokens.anchor(token, "end") for time in times)
     margin = max(2 * (end - start), 2_000)
     shown = View(
         runs=(run.key,), token=token, range=span(start - margin, end + margin), theme=view.theme, rates=view.rates

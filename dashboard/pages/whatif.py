@@ -120,10 +120,10 @@ def after(view: WhatIfView, source: str, value: Any, runs: Sequence[Run], scheme
 
 def _positions(values: tuple[str, ...]) -> tuple[str, ...]:
     """Positions in order, or `ALL` alone if it was chosen last."""
-    found = [value for value in dict.fromkeys(values) if value == ALL or (value.isdecimal() and len(value) <= 6)]
-    if found and found[-1] == ALL:
+    chosen = [value for value in dict.fromkeys(values) if value == ALL or (value.isdecimal() and len(value) <= 6)]
+    if chosen and chosen[-1] == ALL:
         return (ALL,)
-    return tuple(sorted((v for v in found if v != ALL and int(v) > 0), key=int))
+    return tuple(sorted((v for v in chosen if v != ALL and int(v) > 0), key=int))
 
 
 @dataclass(frozen=True)

@@ -93,8 +93,8 @@ def site_of(store: RunStore, run: Run, call: pd.DataFrame) -> Future[tuple[str, 
         api = api[api["start"] == start]
         chains = chains[chains["chain"].isin(api["callchain"])]
         made = CallMoments(*(call[name].to_numpy(np.int64) for name in ("start", "process", "thread", "correlation")))
-        found = call_sites(Trace({"nvtx": ranges, "api": api, "callchains": chains}), made)
-        return ("", "") if found.source[0] == RANGES else (str(found.site[0]), str(found.through[0]))
+        sites = call_sites(Trace({"nvtx": ranges, "api": api, "callchains": chains}), made)
+        return ("", "") if sites.source[0] == RANGES else (str(sites.site[0]), str(sites.through[0]))
 
     return store.background.ask(_SITE, (run.recorded, "site", process, thread, start), work)
 
@@ -159,7 +159,7 @@ def _inventory(run: Run) -> list[Listed]:
         process, thread, start = (int(call[c]) for c in ("process", "thread", "start"))
         names = of_thread(threads, process, thread)["name"]
         name = plain(str(names.iloc[0]), 60) if len(names) else ""
-        found = {
+        facts = {
             **{key: row[key] for key in ("what", "position", "steps", "stream", "median_us", "max_us")},
             "waiting_share": None if pd.isna(row["waiting_share"]) else row["waiting_share"],
             **{key: plain(str(row[key]), 200) for key in ("name", "waits_for")},
@@ -167,7 +167,7 @@ def _inventory(run: Run) -> list[Listed]:
             "thread": f"{name} {thread}".strip(),
             "path": plain(" › ".join(ranges_around(run.trace.nvtx, start, process, thread)), 300),
         }
-        inventory.append(Listed(found, int(call["step"]), waits.iloc[[len(waits) // 2]]))
+        inventory.append(Listed(facts, int(call["step"]), waits.iloc[[len(waits) // 2]]))
     return inventory
 
 
@@ -254,19 +254,19 @@ def _causality(store: RunStore, run: Run) -> paths.Causality:
 def _base(store: RunStore, run: Run) -> Base:
     """The starting point of a run's predictions, from its rate."""
 
-    def found() -> Base:
+    def work() -> Base:
         return Base.of(_causality(store, run), run.analysed())
 
-    return store.background.now((run.recorded, "base", run.rate), found, lambda _: len(_recorded(run)[0]))
+    return store.background.now((run.recorded, "base", run.rate), work, lambda _: len(_recorded(run)[0]))
 
 
 def _run(run: Run, name: str, trace: Trace) -> Run:
     """A predicted trace as a run for the timeline; without steps if none are found in it."""
-    found, recording = (
+    analysed, recording = (
         Recording(trace, name, within=run.within, bounds=run.bounds),
         LazyTrace(run.path or Path(), trace),
     )
-    return run_of(found, recording, key=run.key, owner=run.owner, predicted=True)
+    return run_of(analysed, recording, key=run.key, owner=run.owner, predicted=True)
 
 
 _LANE: Final = "compare"

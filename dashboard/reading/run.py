@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 
 Report = TypeVar("Report")
-Found = TypeVar("Found")
+Answer = TypeVar("Answer")
 
 SAME: Final = (*MUST_AGREE, *SHOULD_AGREE, "concurrency", "launch")
 """Conditions shared by runs that differ only in their strategy."""
@@ -86,7 +86,7 @@ class LazyTrace:
             return self._trace
 
 
-class _Recorded(cached_property[Found]):
+class _Recorded(cached_property[Answer]):
     """The analyses that do not depend on the rate, shared by a run with a rate and the same run without."""
 
     def __get__(self, run: Any, owner: type[Any] | None = None) -> Any:
@@ -417,13 +417,13 @@ class Executions:
     def within(self, node: int, low: int, high: int) -> tuple[int, int] | None:
         """Start and end (ns) of the node's first execution that starts in [low, high), or None."""
         table = self.table
-        found = table[(table["node"] == node) & (table["start"] >= low) & (table["start"] < high)]
-        return None if not len(found) else (int(found["start"].iloc[0]), int(found["end"].iloc[0]))
+        rows = table[(table["node"] == node) & (table["start"] >= low) & (table["start"] < high)]
+        return None if not len(rows) else (int(rows["start"].iloc[0]), int(rows["end"].iloc[0]))
 
     def node_of(self, stream: int, start: int) -> int | None:
         """The node of the kernel that starts at this time (ns) on this stream, or None."""
-        found = self.table[(self.table["start"] == start) & (self.table["stream"] == stream)]
-        return int(found["node"].iloc[0]) if len(found) else None
+        rows = self.table[(self.table["start"] == start) & (self.table["stream"] == stream)]
+        return int(rows["node"].iloc[0]) if len(rows) else None
 
 
 def executions_of(trace: Trace | None, steps: pd.DataFrame | None, graph: RunGraph) -> Executions:
@@ -570,7 +570,7 @@ def _read_elsewhere(path: Path, caches: Sequence[Cache], readers: Readers) -> li
     return kept or [Run(name, name, Summary(name, problem=problem), path=path)]
 
 
-def _first(several: Iterable[Found | None]) -> Found | None:
+def _first(several: Iterable[Answer | None]) -> Answer | None:
     return next((one for one in several if one is not None), None)
 
 
@@ -593,9 +593,9 @@ def _analysed(path: Path, caches: Sequence[Cache] = ()) -> list[Run]:
 
     def run(part: str | None, within: str | None, steps: Steps | None, owner: Owner | None = None) -> Run:
         called = name if part is None else f"{name} · {part}"
-        found = recording_of(trace, called, within, steps=steps)
+        analysed = recording_of(trace, called, within, steps=steps)
         key = name if part is None else f"{name}~{part}"
-        return run_of(found, recording, key=key, functions=functions, graph_file=graph, owner=owner)
+        return run_of(analysed, recording, key=key, functions=functions, graph_file=graph, owner=owner)
 
     owners = () if steps is None else steps.owners
     engines = [run(str(owner), None, _steps(trace, ALL_STEPS.of(owner)), owner) for owner in owners]

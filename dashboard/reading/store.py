@@ -64,7 +64,7 @@ class RunStore:
         self._passes = passes
         self._cache = cache
         self._lock = threading.Condition()
-        self._found: list[Place] | None = None
+        self._known: list[Place] | None = None
         self._reader: threading.Thread | None = None
         self._since: float | None = None
         self._wanted: tuple[str, ...] = ()
@@ -134,7 +134,7 @@ class RunStore:
             with self._lock:
                 waiting = [place for place in places if place.runs is None]
                 unread = min(waiting, key=lambda p: (not self._is_wanted(p), is_pass(p.path)), default=None)
-                if unread is None and places is self._found:
+                if unread is None and places is self._known:
                     self._reader = None
                     return
                 if unread is not None and self._is_drawing and not self._is_wanted(unread):
@@ -152,7 +152,7 @@ class RunStore:
         self._places()
 
         def is_read() -> bool:
-            awaited = [p for p in self._found or () if not keys or any(p.holds(key) for key in keys)]
+            awaited = [p for p in self._known or () if not keys or any(p.holds(key) for key in keys)]
             return all(place.runs is not None for place in awaited)
 
         with self._lock:
@@ -217,8 +217,8 @@ class RunStore:
         places = self._places()
         if any(place.holds(name) for place in places):
             return name
-        found = [key for place in places if (key := place.key_of(name)) is not None]
-        return min(found, key=lambda key: "~" in key, default=name)
+        keys = [key for place in places if (key := place.key_of(name)) is not None]
+        return min(keys, key=lambda key: "~" in key, default=name)
 
     def without(self, keys: Iterable[str]) -> dict[str, str]:
         """The keys that show nothing once all is read, with the reasons."""
@@ -237,19 +237,19 @@ class RunStore:
 
     def _places(self) -> Sequence[Place]:
         with self._lock:
-            return self._look() if self._found is None else self._found
+            return self._look() if self._known is None else self._known
 
     def _look(self) -> list[Place]:
         """The recordings now on disk; the lock is held."""
         stamps = {path: stamp_of(path) for path in find_traces(self.searched, self._passes)}
-        before = {place.path: place for place in self._found or () if stamps.get(place.path) == place.stamp}
-        if self._found is not None and list(stamps) == [p.path for p in self._found] == list(before):
-            return self._found
+        before = {place.path: place for place in self._known or () if stamps.get(place.path) == place.stamp}
+        if self._known is not None and list(stamps) == [p.path for p in self._known] == list(before):
+            return self._known
         twins = {name for name, times in Counter(path.name for path in stamps).items() if times > 1}
         taken = {place.key for place in before.values()}
-        self._found = [before.get(path) or self._new(path, stamp, twins, taken) for path, stamp in stamps.items()]
+        self._known = [before.get(path) or self._new(path, stamp, twins, taken) for path, stamp in stamps.items()]
         self.revision += 1
-        return self._found
+        return self._known
 
     def _new(self, path: Path, stamp: list[list[Any]], twins: set[str], taken: set[str]) -> Place:
         apart = path.name in twins and not is_pass(path)
@@ -295,24 +295,24 @@ def find_traces(given: Iterable[Path], passes: bool = True) -> list[Path]:
 
     A run directory may hold the traced passes of the same run in subdirectories; they follow it if `passes`.
     """
-    found: dict[Path, None] = {}
+    traces: dict[Path, None] = {}
     for path in given:
         below = [trace for trace in _below(path, DEEPEST) if passes or trace == path or not is_pass(trace)]
-        found |= dict.fromkeys(below if below or path.is_dir() else [path])
-    return list(found)
+        traces |= dict.fromkeys(below if below or path.is_dir() else [path])
+    return list(traces)
 
 
 def _below(path: Path, depth: int) -> list[Path]:
     """The path, if it is a recording, and the recordings down to this many levels below it."""
     try:
-        found = [path] if formats.is_trace(path) else []
+        traces = [path] if formats.is_trace(path) else []
         if depth and path.is_dir():
-            for inside in formats.other_entries(path) if found else sorted(path.iterdir()):
+            for inside in formats.other_entries(path) if traces else sorted(path.iterdir()):
                 if not inside.name.startswith("."):
-                    found += _below(inside, depth - 1)
+                    traces += _below(inside, depth - 1)
     except OSError:  # unreadable: reading it later gives the reason
         return [path]
-    return found
+    return traces
 
 
 def stamp_of(path: Path) -> list[list[Any]]:

@@ -92,7 +92,7 @@ def report_page(runs: Sequence[Run], token: int | None = None) -> str:
         cautions=[
             plain(text, 1000) for text in (*_rates(runs), *(cautions_of(compared) if compared else _of_one(runs[0])))
         ],
-        advice=[found for run in runs if (found := advice_for(run)) is not None],
+        advice=[advice for run in runs if (advice := advice_for(run)) is not None],
         token=token_of(runs, view),
         plots=plots,
         kinds={NAMES[kind]: colour for kind, colour in COLOURS.items() if kind in drawn}
@@ -339,8 +339,8 @@ def _headline_gap(run: Run) -> tuple[float | None, bool]:
 
 def _ahead(quantile: str, run: Run) -> float | None:
     """How far the host is ahead of the device."""
-    found = run.summary.run_ahead
-    return None if found is None else found["time_us"][quantile]
+    ahead = run.summary.run_ahead
+    return None if ahead is None else ahead["time_us"][quantile]
 
 
 def _value(run: Run, of: Value) -> float | None:
@@ -348,8 +348,8 @@ def _value(run: Run, of: Value) -> float | None:
     if callable(of):
         return of(run)
     field, _, key = of.partition(".")
-    found = getattr(run.summary, field)
-    return found.get(key) if key else found
+    value = getattr(run.summary, field)
+    return value.get(key) if key else value
 
 
 def _figures(
@@ -416,9 +416,9 @@ def _spread(run: Run) -> str:
 
 
 def _steps(run: Run) -> str:
-    found = {"nvtx": "NVTX ranges", "calls": "repeating calls"}
+    sources = {"nvtx": "NVTX ranges", "calls": "repeating calls"}
     of = run.summary
-    return "" if of.steps is None or of.token_source is None else f"{of.steps:,}, from {found[of.token_source]}"
+    return "" if of.steps is None or of.token_source is None else f"{of.steps:,}, from {sources[of.token_source]}"
 
 
 def _level(run: Run) -> str:

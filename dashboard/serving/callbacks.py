@@ -225,11 +225,11 @@ def check_callbacks(server: Flask, apps: Iterable[tuple[Page, Dash]]) -> None:
 def _callbacks(app: Dash) -> dict[str, Callback]:
     """The callbacks that run on the server, by their outputs."""
     on_server = {output: entry for output, entry in app.callback_map.items() if "callback" in entry}
-    found = {output: Callback.of(output, entry) for output, entry in on_server.items()}
-    for callback in found.values():
+    callbacks = {output: Callback.of(output, entry) for output, entry in on_server.items()}
+    for callback in callbacks.values():
         for one in (*callback.inputs, *callback.states):
             assert one.property in _READERS or f"{one.id}.{one.property}" in _READERS, one
-    return found
+    return callbacks
 
 
 def _read() -> dict[str, Any]:

@@ -115,10 +115,10 @@ def is_host(header: str, names: Collection[str] | None) -> bool:
         >>> is_host("[::1]:8050", LOOPBACK), is_host("evil.example:8050", LOOPBACK), is_host("a@localhost", None)
         (True, False, False)
     """
-    found = _HOST.fullmatch(header)
-    if found is None or int(found["port"] or 0) > _MOST_PORT:
+    match = _HOST.fullmatch(header)
+    if match is None or int(match["port"] or 0) > _MOST_PORT:
         return False
-    return names is None or (found["name"] or found["six"]).lower() in names
+    return names is None or (match["name"] or match["six"]).lower() in names
 
 
 def is_same_origin() -> bool:

@@ -191,8 +191,8 @@ def phases_of(trace: Trace, steps: Steps, whole: tuple[int, int], computed: int 
     named = others.assign(what=[PHASE_NAMES.get(phase, f"{phase} step") for phase in steps.others.phase])
     around = pd.DataFrame([edge for edge in edges if edge[2] > edge[1]], columns=_COLUMNS)
     parts = [part[_COLUMNS] for part in (around, named, captures(trace)) if len(part)]
-    found = pd.concat(parts, ignore_index=True) if parts else NO_PHASES
-    return found.astype({"start": np.int64, "end": np.int64}).sort_values("start", kind="stable", ignore_index=True)
+    phases = pd.concat(parts, ignore_index=True) if parts else NO_PHASES
+    return phases.astype({"start": np.int64, "end": np.int64}).sort_values("start", kind="stable", ignore_index=True)
 
 
 def captures(trace: Trace) -> pd.DataFrame:

@@ -49,8 +49,8 @@ def flows_of(
         last activity before the record and the start of the first one after the wait.
     """
     of = {"stream": _of_activity, "api": _of_call}.get(rows[row].role)
-    found = [] if of is None else list(of(rows, row, event, waits, pairs))
-    return pd.DataFrame(found[:_MOST], columns=COLUMNS), max(len(found) - _MOST, 0)
+    flows = [] if of is None else list(of(rows, row, event, waits, pairs))
+    return pd.DataFrame(flows[:_MOST], columns=COLUMNS), max(len(flows) - _MOST, 0)
 
 
 Flow = tuple[str, int, int, int, int, int, int]
@@ -62,8 +62,8 @@ def _of_call(rows: Sequence[Row], row: int, event: int, waits: pd.DataFrame, pai
     if number != MISSING:
         for at, other in _rows(rows, "stream", call.process):
             first = int(np.searchsorted(other.start, start))
-            for found in (first + np.flatnonzero(_correlation(other)[first:] == number)).tolist():
-                yield LAUNCH, row, event, start, at, found, int(other.start[found])
+            for launched in (first + np.flatnonzero(_correlation(other)[first:] == number)).tolist():
+                yield LAUNCH, row, event, start, at, launched, int(other.start[launched])
     mine = of_thread(waits.iloc[slice(*waits["start"].searchsorted([start, start + 1]))], call.process, call.thread)
     for stream, until in mine[["stream", "waited_until"]].itertuples(index=False):
         for at, other in _rows(rows, "stream", call.process):
@@ -82,9 +82,9 @@ def _of_pair(rows: Sequence[Row], row: int, event: int, pairs: pd.DataFrame, sid
     mine = mine[mine[times[side]] == start]
     for thread, time in mine[[f"{other}_thread", times[other]]].itertuples(index=False):
         for at, calls in _rows(rows, "api", call.process):
-            found = calls.starting(time) if calls.thread == thread else None
-            if found is not None:
-                ends = (row, event, start), (at, found, int(time))
+            partner = calls.starting(time) if calls.thread == thread else None
+            if partner is not None:
+                ends = (row, event, start), (at, partner, int(time))
                 yield EVENT, *(ends[0] + ends[1] if side == "record" else ends[1] + ends[0])
 
 
@@ -94,8 +94,8 @@ def _of_activity(rows: Sequence[Row], row: int, event: int, waits: pd.DataFrame,
     for at, calls in _rows(rows, "api", activity.process):
         last = int(np.searchsorted(calls.start, start, side="right"))
         same = np.flatnonzero(_correlation(calls)[: last if number != MISSING else 0] == number)
-        for found in same.tolist():
-            yield LAUNCH, at, found, int(calls.start[found]), row, event, start
+        for caller in same.tolist():
+            yield LAUNCH, at, caller, int(calls.start[caller]), row, event, start
     mine = waits[(waits["waited_until"] == end) & (waits["process"] == activity.process)]
     mine = mine[mine["stream"].isin([activity.stream, MISSING])]
     for thread, began in mine[["thread", "start"]].itertuples(index=False):
@@ -113,9 +113,9 @@ def _across(rows: Sequence[Row], row: int, event: int, pair: dict[Hashable, int]
     """From the last activity before a record to the first one after the wait for it; this event is one of them."""
     stream, time = ("after_stream", "began") if edge == "ended" else ("before_stream", "ended")
     for at, other in _rows(rows, "stream", pair["process"]):
-        found = other.starting(pair[time]) if time == "began" else other.ending(pair[time])
-        if other.stream == pair[stream] and found is not None:
-            here, there = (row, event, pair[edge]), (at, found, pair[time])
+        partner = other.starting(pair[time]) if time == "began" else other.ending(pair[time])
+        if other.stream == pair[stream] and partner is not None:
+            here, there = (row, event, pair[edge]), (at, partner, pair[time])
             yield EVENT, *(here + there if edge == "ended" else there + here)
 
 
@@ -140,14 +140,14 @@ def event_pairs(trace: Trace) -> pd.DataFrame:
     records = _calls(trace, events).rename(columns={"start": "recorded", "thread": "record_thread"})
     if not len(waits) or not len(records):
         return pd.DataFrame(columns=PAIR_COLUMNS, dtype="int64")
-    found = pd.merge_asof(waits.sort_values("waited"), records.drop(columns="api").sort_values("recorded"),
+    matched = pd.merge_asof(waits.sort_values("waited"), records.drop(columns="api").sort_values("recorded"),
                           left_on="waited", right_on="recorded", by=_KEY, allow_exact_matches=False)  # fmt: skip
-    found = found.dropna(subset=["recorded"])
+    matched = matched.dropna(subset=["recorded"])
     if (syncs["type"] == "stream wait").any():
         segments = Segments.of(trace)
-        found["call"] = segments.outermost[found["api"]]
-        found = found.merge(_ordered(segments), on="call", how="left")
-    return found.reindex(columns=PAIR_COLUMNS).fillna(MISSING).astype("int64")
+        matched["call"] = segments.outermost[matched["api"]]
+        matched = matched.merge(_ordered(segments), on="call", how="left")
+    return matched.reindex(columns=PAIR_COLUMNS).fillna(MISSING).astype("int64")
 
 
 def _calls(trace: Trace, made: pd.DataFrame) -> pd.DataFrame:
@@ -207,8 +207,8 @@ def operators_of(trace: Trace, row: Row) -> pd.Series:
     if not of_torch.any():
         of_torch = ~ranges.domain.rows(*PROFILER_DOMAINS)
     names = np.full(len(row.events), NO_OPERATOR, object)
-    found = innermost_ranges(ranges[of_torch & ranges.kind.rows("push/pop")], trace.api[at[at >= 0]]).texts
-    names[at >= 0] = np.where(found == "", NO_OPERATOR, found)
+    operators = innermost_ranges(ranges[of_torch & ranges.kind.rows("push/pop")], trace.api[at[at >= 0]]).texts
+    names[at >= 0] = np.where(operators == "", NO_OPERATOR, operators)
     return pd.Series(names).astype("category")
 
 

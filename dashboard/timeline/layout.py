@@ -65,10 +65,10 @@ class Group:
 def groups_of(rows: Sequence[Row]) -> list[Group]:
     """The groups of a run's rows, as recorded."""
     processes = {row.process for row in rows if row.role != "stream" and row.thread != MISSING}
-    found: dict[str, list[Unit]] = {}
+    groups: dict[str, list[Unit]] = {}
     ranges: dict[tuple[int, int], int] = {}  # which unit of its group holds those of a thread
     for index, row in enumerate(rows):
-        units = found.setdefault(_group_name(row, len(processes)), [])
+        units = groups.setdefault(_group_name(row, len(processes)), [])
         above = None if row.label else ranges.get((row.process, row.thread))
         if above is not None:  # a deeper level of the ranges above it
             unit = units[above]
@@ -77,30 +77,30 @@ def groups_of(rows: Sequence[Row]) -> list[Group]:
         if row.role == "nvtx":
             ranges[row.process, row.thread] = len(units)
         units.append(Unit(row.label, (index,), int(row.aside)))
-    return [Group(name, tuple(units)) for name, units in found.items()]
+    return [Group(name, tuple(units)) for name, units in groups.items()]
 
 
 def places_of(rows: Sequence[Row]) -> list[tuple[str, str, int]]:
     """For each row its group, its unit and its position in that."""
-    found = {
+    places = {
         index: (group.name, unit.name, level)
         for group in groups_of(rows)
         for unit in group.units
         for level, index in enumerate(unit.rows)
     }
-    return [found[index] for index in range(len(rows))]
+    return [places[index] for index in range(len(rows))]
 
 
 def all_groups(runs: Iterable[Sequence[Row]], arrangement: Arrangement = AS_RECORDED) -> list[Group]:
     """The groups of several runs together, in the order of the arrangement; positions are those of the first run."""
-    found: dict[str, dict[str, Unit]] = {}
+    units_of: dict[str, dict[str, Unit]] = {}
     for rows in runs:
         for group in groups_of(rows):
-            known = found.setdefault(group.name, {})
+            known = units_of.setdefault(group.name, {})
             for unit in group.units:
                 if unit.name not in known or (known[unit.name].is_aside and not unit.is_aside):
                     known[unit.name] = unit
-    groups = [Group(name, tuple(_ordered(units.values(), arrangement))) for name, units in found.items()]
+    groups = [Group(name, tuple(_ordered(units.values(), arrangement))) for name, units in units_of.items()]
     return _ordered(groups, arrangement)
 
 
@@ -126,8 +126,8 @@ def arranged(rows: Sequence[Row], arrangement: Arrangement = AS_RECORDED) -> lis
 def _pinned(rows: Sequence[Row], names: Sequence[str]) -> list[Line]:
     """The pinned rows, in the order in which they were pinned."""
     units = {unit.name: unit for group in groups_of(rows) for unit in group.units}
-    found = [(name, index) for name in names if name in units for index in units[name].rows]
-    return [Line(rows[i], i, f"{_PINNED}{rows[i].label}" if rows[i].label else "", rows[i].height) for _, i in found]
+    pinned = [(name, index) for name in names if name in units for index in units[name].rows]
+    return [Line(rows[i], i, f"{_PINNED}{rows[i].label}" if rows[i].label else "", rows[i].height) for _, i in pinned]
 
 
 def moved(groups: Sequence[Group], arrangement: Arrangement, name: str, by: int) -> Arrangement:

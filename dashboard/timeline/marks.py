@@ -79,12 +79,12 @@ def marks_of(
     """
     marks = joined([_exact(placed, drawn.exact, viewport, waits, brief), _merged(placed, drawn, viewport)])
     events, finder = marks["event"].to_numpy(), placed.row.finder
-    found = np.ones(len(marks), np.int64)
+    matches = np.ones(len(marks), np.int64)
     if find:
         exact = events != MISSING
-        found[exact] = finder.among(events[exact], find)
-        found[~exact] = finder.within(drawn.start, drawn.end, find)
-    return marks.assign(found=found)
+        matches[exact] = finder.among(events[exact], find)
+        matches[~exact] = finder.within(drawn.start, drawn.end, find)
+    return marks.assign(found=matches)
 
 
 def joined(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:

@@ -167,11 +167,11 @@ class Pyramid:
     @cached_property
     def _long(self) -> list[tuple[Ints, Ints, Ints]]:
         """Per level the start, reach and end of its long events."""
-        found = []
+        spans = []
         for level in self.levels:
             end = self.end[level.long]
-            found.append((self.start[level.long], np.maximum.accumulate(end), end))
-        return found
+            spans.append((self.start[level.long], np.maximum.accumulate(end), end))
+        return spans
 
 
 class AtAnyScale:

@@ -89,14 +89,14 @@ class Row(AtAnyScale):
 
     def starting(self, time: int) -> int | None:
         """The first event that starts at this time."""
-        found = int(np.searchsorted(self.start, time))
-        return found if found < len(self.start) and self.start[found] == time else None
+        first = int(np.searchsorted(self.start, time))
+        return first if first < len(self.start) and self.start[first] == time else None
 
     def ending(self, time: int) -> int | None:
         """The last event that ends at this time."""
         near = self.pyramid.in_view(time - 1, time + 1)
-        found = near[self.end[near] == time]
-        return int(found[-1]) if len(found) else None
+        ending = near[self.end[near] == time]
+        return int(ending[-1]) if len(ending) else None
 
     @cached_property
     def finder(self) -> Finder:
@@ -151,8 +151,8 @@ def rows_of(
 def _host_rows(trace: Trace, functions: pd.DataFrame) -> Iterator[Row]:
     nvtx, api = trace["nvtx"], trace["api"]
     both = pd.concat([t[["process", "thread"]] for t in (nvtx, api, functions)]).drop_duplicates()
-    found = [(int(p), int(t)) for p, t in both.itertuples(index=False)]
-    threads = sorted(found, key=lambda thread: (thread[1] == MISSING, thread))
+    hosts = [(int(p), int(t)) for p, t in both.itertuples(index=False)]
+    threads = sorted(hosts, key=lambda thread: (thread[1] == MISSING, thread))
     known = [(process, thread) for process, thread in threads if thread != MISSING]
     names = _thread_names(trace["threads"], known)
     processes = len({process for process, _ in known} - {MISSING})
@@ -229,9 +229,9 @@ def _api_events(trace: Trace, calls: pd.DataFrame) -> pd.DataFrame:
     stream, open_ = np.full(len(calls), MISSING), np.arange(len(calls))
     for name in _ON_STREAM:
         at = match_rows(trace[name], calls.iloc[open_])
-        found = at >= 0
-        stream[open_[found]] = trace[name]["stream"].to_numpy()[at[found]]
-        open_ = open_[~found]
+        matched = at >= 0
+        stream[open_[matched]] = trace[name]["stream"].to_numpy()[at[matched]]
+        open_ = open_[~matched]
     return _events(calls, what, calls["name"], calls["name"], stream)
 
 
@@ -314,14 +314,14 @@ def _events(
 def without_functions(trace: Trace) -> pd.DataFrame:
     """Remove the Python functions from a trace, in place; returns them."""
     nvtx = trace["nvtx"]
-    found = (nvtx["domain"] == PYTHON_FUNCTION).to_numpy()
-    if not found.any():
+    is_function = (nvtx["domain"] == PYTHON_FUNCTION).to_numpy()
+    if not is_function.any():
         return nvtx.iloc[:0]
-    others = nvtx[~found].reset_index(drop=True)
+    others = nvtx[~is_function].reset_index(drop=True)
     for column in ("text", "domain"):
         others[column] = others[column].cat.remove_unused_categories()
     trace.tables["nvtx"] = others
-    return nvtx[found]
+    return nvtx[is_function]
 
 
 def shown_functions(functions: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
@@ -403,8 +403,8 @@ def _waits(row: Row, index: Ints, waits: pd.DataFrame) -> Sequence[str]:
     starts = mine["start"].to_numpy()
     at = np.minimum(np.searchsorted(starts, row.start[index]), len(starts) - 1)
     syncs = np.flatnonzero((starts[at] == row.start[index]) & (row.events["what"].to_numpy()[index] == _SYNC))
-    found = mine.iloc[at[syncs]]
-    columns = [found[c].tolist() for c in ("waited_until", "waited_for", "end")]
+    waited = mine.iloc[at[syncs]]
+    columns = [waited[c].tolist() for c in ("waited_until", "waited_for", "end")]
     for i, until, activity, end in zip(syncs.tolist(), *columns, strict=True):
         notes[i] = _wait(until, activity, end)
     return notes
@@ -558,8 +558,8 @@ class Finder:
             wanted = np.array([query.text.casefold() in name for name in names], dtype=bool)
             if wanted.any():
                 hit |= wanted[column.codes]
-        found = np.flatnonzero(hit).astype(np.int32)
-        return self._kept(found, query) if query.filters else found
+        matches = np.flatnonzero(hit).astype(np.int32)
+        return self._kept(matches, query) if query.filters else matches
 
     def _kept(self, events: Positions, query: Query) -> Positions:
         """The positions of the events that pass the filters."""
@@ -573,14 +573,14 @@ class Finder:
 
     def among(self, events: Ints, find: str) -> Ints:
         """1 for each of these events that matches, 0 for others."""
-        found = self.positions(find)
-        at = np.searchsorted(found, events)
-        return (found[np.minimum(at, len(found) - 1)] == events).astype(np.int64) if len(found) else 0 * events
+        matches = self.positions(find)
+        at = np.searchsorted(matches, events)
+        return (matches[np.minimum(at, len(matches) - 1)] == events).astype(np.int64) if len(matches) else 0 * events
 
     def within(self, start: Ints, end: Ints, find: str) -> Ints:
         """The number of matches that begin in each of these spans, ns."""
-        found = self.positions(find)
-        first, last = (np.searchsorted(found, np.searchsorted(self._start, times)) for times in (start, end))
+        matches = self.positions(find)
+        first, last = (np.searchsorted(matches, np.searchsorted(self._start, times)) for times in (start, end))
         return cast(Ints, last - first)
 
     def counts(self, find: str) -> Ints:
@@ -601,9 +601,9 @@ class Finder:
 
     def beside(self, find: str, at: int, step: int) -> int | None:
         """The first match from position `at` on (`step` 1), or the last before it (-1); None if there is none."""
-        found = self.positions(find)
-        place = int(np.searchsorted(found, at)) - (step < 0)
-        return int(found[place]) if 0 <= place < len(found) else None
+        matches = self.positions(find)
+        place = int(np.searchsorted(matches, at)) - (step < 0)
+        return int(matches[place]) if 0 <= place < len(matches) else None
 
 
 def counted(finders: Iterable[Finder], find: str) -> str:
@@ -613,12 +613,12 @@ def counted(finders: Iterable[Finder], find: str) -> str:
         >>> counted([], "gemm")
         'no event is called “gemm”'
     """
-    found, totals = np.zeros((2, len(KINDS)), np.int64)
+    counts, totals = np.zeros((2, len(KINDS)), np.int64)
     for finder in finders:
-        found += finder.counts(find)
+        counts += finder.counts(find)
         totals += finder.totals
-    if not found.any():
+    if not counts.any():
         return f"no matches for “{find}”" if query_of(find).filters else f"no event is called “{find}”"
-    kinds = np.flatnonzero(found).tolist()
+    kinds = np.flatnonzero(counts).tolist()
     names = {kind: _PLURALS.get(KINDS[kind], f"{NAMES[KINDS[kind]]}s") for kind in kinds}
-    return ", ".join(f"{found[kind]:,} of {totals[kind]:,} {name}" for kind, name in names.items())
+    return ", ".join(f"{counts[kind]:,} of {totals[kind]:,} {name}" for kind, name in names.items())

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dashboard.figures import packed
 from dashboard.pages.overview.actions import Action, after
-from dashboard.pages.overview.tools import found
+from dashboard.pages.overview.tools import matched
 from dashboard.palette import KINDS
 from dashboard.reading.store import RunStore
 from dashboard.scene import draw, limits_of, place_of, timeline_of, whole_of
@@ -342,7 +342,7 @@ def test_the_next_match_goes_through_all_runs_in_time_and_around(pair):
     assert times[first:] + times[:first] == sorted(times)
     assert len(set(times)) == 2 * TOKENS
     assert places[first:] + places[:first] == list(range(1, 2 * TOKENS + 1))
-    assert found(view, pair).startswith(f"{places[-1]} of {2 * TOKENS} · {2 * TOKENS} of ")
+    assert matched(view, pair).startswith(f"{places[-1]} of {2 * TOKENS} · {2 * TOKENS} of ")
     forth = after(view, Action("find-on"), pair)
     assert after(forth, Action("find-back"), pair).event == view.event
     assert after(View(runs=("a",), find="no such thing"), Action("find-on"), pair).event is None

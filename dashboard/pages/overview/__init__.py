@@ -325,8 +325,8 @@ def _ahead(app: Dash, store: RunStore) -> None:
         if screen is None:
             raise PreventUpdate
         view = View.from_data(data)
-        found = packed(around_of(store.ready(view.runs or (), view.rates), view, str(screen["scheme"])))
-        return dict(found)
+        around = packed(around_of(store.ready(view.runs or (), view.rates), view, str(screen["scheme"])))
+        return dict(around)
 
 
 def nothing_to_show(
@@ -395,19 +395,19 @@ def download_rows(runs: Sequence[Run], view: View) -> list[html.Tr]:
     chosen = of_chosen.query()
     has_graph = any(run.graph_file is not None for run in runs)
     shown = {name: table for name, table in TABLES.items() if name == "runs" or (has_graph if table.of_graph else runs)}
-    found = []
+    rows = []
     for name, of in shown.items():
         query = every if name == "runs" else chosen
         links = [_download_link(f"{name}.{form}", query, form, of.words) for form in FORMS]
-        found.append(_download_row(of.words, links))
+        rows.append(_download_row(of.words, links))
     if runs:
         words = f"Report of this comparison, token {token_of(runs, view)}: one self-contained file"
         query = replace(of_chosen, token=token_of(runs, view)).query()
-        found.append(_download_row(words, [_download_link("report.html", query, "html", "Report")]))
+        rows.append(_download_row(words, [_download_link("report.html", query, "html", "Report")]))
     for run in runs:
         words = f"Recording {plain(run.name, 90)}: nsys parquetdir"
-        found.append(_download_row(words, [_download_link("recording.zip", View((run.key,)).query(), "zip", words)]))
-    return found
+        rows.append(_download_row(words, [_download_link("recording.zip", View((run.key,)).query(), "zip", words)]))
+    return rows
 
 
 def _download_row(words: str, links: Sequence[Any]) -> html.Tr:

@@ -274,10 +274,10 @@ def gone(view: View, runs: Sequence[Run], text: str, step: int = 1) -> Gone:
     wanted = text.strip()
     if not any(run.tokens for run in runs):
         return Gone(view, "No run shown has token steps.")
-    if found := _TOKEN.fullmatch(wanted):
-        return _to_token(view, runs, int(found[1]))
-    if found := _TIME.fullmatch(wanted):
-        return _to_time(view, runs, _ns(found))
+    if match := _TOKEN.fullmatch(wanted):
+        return _to_token(view, runs, int(match[1]))
+    if match := _TIME.fullmatch(wanted):
+        return _to_time(view, runs, _ns(match))
     gap = _GAP.fullmatch(wanted)
     longer = _TIME.fullmatch(gap[1].strip()) if gap is not None else None
     if longer is not None or not wanted or (gap is not None and not gap[1]):

@@ -75,8 +75,8 @@ def area_sums(view: View, runs: Sequence[Run]) -> list[Any]:
     if area is None or not runs:
         return []
     token = token_of(runs, view)
-    found = [sums_of(run, area, view.rows, anchor_of(run, view, token)) for run in runs]
-    longest = pd.concat([table["union"] for table in found], axis=1).max(axis=1)
+    tables = [sums_of(run, area, view.rows, anchor_of(run, view, token)) for run in runs]
+    longest = pd.concat([table["union"] for table in tables], axis=1).max(axis=1)
     names = [str(name) for name in longest.sort_values(ascending=False, kind="stable").index]
     by = [
         ask(words, {"what": "sum by", "by": key}, f"Sum by {words}", "button",
@@ -88,13 +88,13 @@ def area_sums(view: View, runs: Sequence[Run]) -> list[Any]:
         html.Span([html.B("Sums "), _where(area)]),
         html.Span(by, role="group", className="moves", **named("Sum by")),
         html.Button("Copy as text", id="copy-sums", className="button", title="Tab-separated", **copies),
-        html.Pre(text_of(runs, found), id="sums-text", hidden=True),
+        html.Pre(text_of(runs, tables), id="sums-text", hidden=True),
         ask("Close", {"what": "no area"}, "Clear the sums", "link"),
     ]
     head = html.Div(controls, className="bar")
     if not names:
         return [head, html.P("No events of this kind in the area.", className="hint")]
-    table = html.Div(_table(runs, found, names[:_MOST_SHOWN], area.by), className="scrolls", tabIndex=0, role="region",
+    table = html.Div(_table(runs, tables, names[:_MOST_SHOWN], area.by), className="scrolls", tabIndex=0, role="region",
                      **named(f"Sums by {GROUPINGS[area.by]}"))  # fmt: skip
     more = len(names) - _MOST_SHOWN
     said = f"and {more:,} more; the text has the first {_MOST_COPIED:,} of each run"
@@ -185,8 +185,8 @@ def grouped_rows(run: Run, area: Area, arrangement: Arrangement) -> list[Grouped
     if area.by == "kernel":
         return [GroupedRow(line.row, _names(line.row.events["full"]), _codes(line.row.codes[1])) for line in lines]
     if area.by == "operator":
-        found = [(line.row, run.operators(line.row)) for line in lines]
-        return [GroupedRow(row, _names(names), _codes(names.cat.codes)) for row, names in found]
+        operators = [(line.row, run.operators(line.row)) for line in lines]
+        return [GroupedRow(row, _names(names), _codes(names.cat.codes)) for row, names in operators]
     return [
         GroupedRow(line.row, [places[line.index][1]], lambda events: np.zeros(len(events), np.int8)) for line in lines
     ]
@@ -207,10 +207,10 @@ def sums(grouped: Sequence[GroupedRow], low: int, high: int, step: int = 0) -> p
     groups = list(dict.fromkeys(name for each in grouped for name in each.groups))
     number = {name: at for at, name in enumerate(groups)}
     numbers = [np.array([number[name] for name in each.groups] or [0], dtype=np.int64) for each in grouped]
-    found = np.zeros((3, len(groups)), np.int64)
+    summed = np.zeros((3, len(groups)), np.int64)
     for first, last in _pieces([each.row for each in grouped], low, high):
-        found += _summed(grouped, numbers, first, last, first == low, len(groups))
-    table = pd.DataFrame(dict(zip(COLUMNS[:3], found, strict=True)), index=pd.Index(groups, dtype="str"))
+        summed += _summed(grouped, numbers, first, last, first == low, len(groups))
+    table = pd.DataFrame(dict(zip(COLUMNS[:3], summed, strict=True)), index=pd.Index(groups, dtype="str"))
     table = table[table["count"] > 0]
     table = table.assign(
         mean=table["total"] / table["count"],

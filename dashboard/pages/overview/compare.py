@@ -358,12 +358,12 @@ def ladders_of(runs: Sequence[Run]) -> list[Ladder]:
     for run in runs:
         if "model" in run.summary.conditions and not (run.path is not None and is_pass(run.path)):
             groups.setdefault(run.kind, []).append(run)
-    found = []
+    ladders = []
     for alike in groups.values():
         rungs = sorted((rung for run in alike if (rung := _rung(run)) is not None), key=lambda rung: -rung.rate)
         if len({rung.strategy for rung in rungs}) > 1:
-            found.append(Ladder(_title(alike[0]), tuple(rungs)))
-    return found
+            ladders.append(Ladder(_title(alike[0]), tuple(rungs)))
+    return ladders
 
 
 def _rung(run: Run) -> Rung | None:

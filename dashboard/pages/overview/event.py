@@ -246,10 +246,10 @@ def _slack(answer: Future[pd.DataFrame], wanted: dict[str, int]) -> tuple[str, b
         return _WAITED.format("slack"), True
     if (problem := answer.exception()) is not None:
         return _why(problem), False
-    found = _place(answer.result(), wanted)
-    if found is None:
+    row = _place(answer.result(), wanted)
+    if row is None:
         return "", False
-    slack, on_path = int(found["slack_ns"]), int(found["on_path_ns"])
+    slack, on_path = int(row["slack_ns"]), int(row["on_path_ns"])
     later = "nothing waits for it" if slack >= NEVER // 2 else f"slack {duration(slack)}"
     return f"{later}, {duration(on_path)} of the critical path", False
 
@@ -261,12 +261,12 @@ def _gain(store: RunStore, run: Run, position: int) -> tuple[str, bool]:
         return _WAITED.format("gain"), True
     if (problem := answer.exception()) is not None:
         return _why(problem), False
-    found: Prediction = answer.result()
-    if found.of_engine is None:
+    prediction: Prediction = answer.result()
+    if prediction.of_engine is None:
         return "the gain without it is unknown: enter the engine's own rate", False
-    bounds = found.of_engine.bounds
+    bounds = prediction.of_engine.bounds
     margin = f" [{percent(bounds[0] - 1, 2)}, {percent(bounds[1] - 1, 2)}]" if bounds else ""
-    return f"without it {percent(found.of_engine.estimate - 1, 2)} tokens/s{margin}, predicted", False
+    return f"without it {percent(prediction.of_engine.estimate - 1, 2)} tokens/s{margin}, predicted", False
 
 
 def _why(problem: BaseException) -> str:
@@ -322,21 +322,21 @@ def register(app: Dash, store: RunStore) -> None:
     )
     def say(_: Any, __: Any, ___: Any, data: dict[str, Any] | None) -> tuple[Any, ...]:
         view, again = View.from_data(data), ctx.triggered_id == "cost-poll"
-        found = details_of(store, view, view.event)
-        if found.pending and again:
+        details = details_of(store, view, view.event)
+        if details.pending and again:
             raise PreventUpdate
-        said = no_update if again else found.facts and [*found.facts, acts(found.times)]
-        return said, found.costs, not found.pending
+        said = no_update if again else details.facts and [*details.facts, acts(details.times)]
+        return said, details.costs, not details.pending
 
     @app.callback(Output("told", "data"), inputs("pointed.data", states="view.data screen.data"))
     def tell(mark: dict[str, Any] | None, data: dict[str, Any] | None, screen: dict[str, Any] | None) -> dict[str, Any]:
         view, runs = seen(store, data)
         if mark is None or screen is None or mark.get("part") != part_of(runs, view, str(screen["scheme"])):
             raise PreventUpdate  # the view has moved on from the drawing that was pointed at
-        found = details_of(store, view, marked(view, runs, mark))
+        details = details_of(store, view, marked(view, runs, mark))
         of: dict[str, Any] = {"data-of": mark.get("key")}
         return {
             "key": mark.get("key"),
-            "said": with_markup(html.Div([*found.facts, *found.costs], **of)),
-            "pending": found.pending,
+            "said": with_markup(html.Div([*details.facts, *details.costs], **of)),
+            "pending": details.pending,
         }

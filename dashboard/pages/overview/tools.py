@@ -106,7 +106,7 @@ def _say(app: Dash, store: RunStore) -> None:
     def say(_: Any, __: Any, data: dict[str, Any] | None) -> tuple[Any, ...]:
         view, runs = seen(store, data)
         return (
-            _whole(found(view, runs)),
+            _whole(matched(view, runs)),
             not view.find,
             not view.find,
             row_list(all_groups([run.rows for run in runs], view.rows), view.rows),
@@ -126,7 +126,7 @@ def _go(app: Dash, store: RunStore) -> None:
         raise PreventUpdate
 
 
-def found(view: View, runs: Sequence[Run]) -> str:
+def matched(view: View, runs: Sequence[Run]) -> str:
     """The position of the chosen match, and the number of matches in the visible rows."""
     if not view.find or not runs:
         return ""
@@ -339,10 +339,10 @@ def may_keep(run: Run) -> bool:
 def kept(run: Run) -> list[Bookmark]:
     """The bookmarks of a run in the file."""
     file = file_of(run)
-    found = None if file is None else _read(file)
+    saved = None if file is None else _read(file)
     return [
         Bookmark(run.key, min(one.low, one.high), max(one.low, one.high), words_of(one.note))
-        for one in (found.bookmarks if found else ())
+        for one in (saved.bookmarks if saved else ())
         if one.within == run.part
     ]
 
