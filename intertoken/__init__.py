@@ -32,10 +32,10 @@ def _shadowed() -> str | None:
                 f"its package {name} is incomplete; another package of that name may have been uninstalled; {_REPAIR}"
             )
         spec = find_spec(name)
-        found = Path(spec.origin) if spec is not None and spec.origin is not None else home / name / "__init__.py"
-        if found.parent.parent != home:
+        path = Path(spec.origin) if spec is not None and spec.origin is not None else home / name / "__init__.py"
+        if path.parent.parent != home:
             return (
-                f"{found}, {_whose(found, name)}, hides its own package {name}; remove it, or install intertoken into "
+                f"{path}, {_whose(path, name)}, hides its own package {name}; remove it, or install intertoken into "
                 "a separate environment"
             )
     return None
@@ -78,16 +78,16 @@ def _owner(name: str, ours: Distribution) -> Distribution | None:
     )
 
 
-def _whose(found: Path, name: str) -> str:
+def _whose(path: Path, name: str) -> str:
     """The distribution that a package belongs to, as text for a message."""
-    for each in distributions(path=[str(found.parents[1])]):
+    for each in distributions(path=[str(path.parents[1])]):
         if each.metadata["Name"] != "intertoken" and any(file.parts[0] == name for file in each.files or ()):
             return f"of {_named(each)}"
     return "of no distribution"
 
 
-def _named(found: Distribution) -> str:
-    return f"{found.metadata['Name']} {found.version}"
+def _named(owner: Distribution) -> str:
+    return f"{owner.metadata['Name']} {owner.version}"
 
 
 def main() -> None:

@@ -169,10 +169,10 @@ __device__ __forceinline__ int list_seen(const Attention& a, const float* mask, 
     return all;
 }
 
-// Merges the results of the warps (values, largest score, sum) into out (D,), or if it is null into found (D + 2,).
+// Merges the results of the warps (values, largest score, sum) into out (D,), or if it is null into merged (D + 2,).
 template <int WARPS>
 __device__ __forceinline__ void merge_warps(
-    const float (*values)[256], const float* tops, const float* sums, int head, float* out, float* found
+    const float (*values)[256], const float* tops, const float* sums, int head, float* out, float* merged
 ) {
     for (int d = threadIdx.x; d < head; d += WARPS * WARP) {
         float all = MINUS_INFINITY, below = 0.f, above = 0.f;
@@ -185,7 +185,7 @@ __device__ __forceinline__ void merge_warps(
             above += weight * values[w][d];
         }
         if (out) out[d] = above / below;
-        else found[d] = above, found[head] = all, found[head + 1] = below;
+        else merged[d] = above, merged[head] = all, merged[head + 1] = below;
     }
 }
 
@@ -288,8 +288,8 @@ __device__ __forceinline__ void attend(const Attention& a) {
         }
         if (threadIdx.x % WARP == 0) tops[warp] = softmax.top[h], sums[warp] = softmax.sum[h];
         __syncthreads();
-        float* found = parts + (h * a.splits + split) * width;
-        merge_warps<warps>(shared.values, tops, sums, a.head, a.splits == 1 ? out + h * a.head : nullptr, found);
+        float* merged = parts + (h * a.splits + split) * width;
+        merge_warps<warps>(shared.values, tops, sums, a.head, a.splits == 1 ? out + h * a.head : nullptr, merged);
     }
     if (a.splits == 1 || !is_last(a.done + i64(token) * blocks + block, a.splits)) return;
     for (int h = 0; h < count; h++) merge_splits(parts + h * a.splits * width, out + h * a.head, a.head, a.splits);
