@@ -109,14 +109,14 @@ def read(path: str | Path, *, whole: bool = True, **options: bool) -> Trace:
     source = Path(path)
     wanted = {name: True for name, is_wanted in options.items() if is_wanted}
     try:
-        found = format_of(source)
-        if found.read is None:
-            raise FormatError(f"{source}: {found.name} can be written but not read")
-        if unknown := wanted.keys() - found.options:
-            raise FormatError(f"{source}: {found.name} has no {', '.join(unknown).replace('_', ' ')}")
-        if whole and "whole" in found.options:
+        form = format_of(source)
+        if form.read is None:
+            raise FormatError(f"{source}: {form.name} can be written but not read")
+        if unknown := wanted.keys() - form.options:
+            raise FormatError(f"{source}: {form.name} has no {', '.join(unknown).replace('_', ' ')}")
+        if whole and "whole" in form.options:
             wanted["whole"] = True
-        trace = found.read(source, **wanted)
+        trace = form.read(source, **wanted)
     except OSError as error:
         raise FormatError(f"{source}: cannot be read: {error.strerror or error}") from error
     except FormatError as error:
@@ -162,8 +162,8 @@ def format_of(source: Path) -> Format:
             return f
     if other := known_last(source):
         raise FormatError(f"{source}: {other}")
-    if source.is_dir() and (found := _recordings_in(source)):
-        raise FormatError(f"{source}: {found}")
+    if source.is_dir() and (recordings := _recordings_in(source)):
+        raise FormatError(f"{source}: {recordings}")
     what = "directory holds no trace" if source.is_dir() else "not a trace"
     known = ", ".join(f.name for f in registered() if f.read is not None)
     raise FormatError(f"{source}: {what}; expected one of: {known}")
@@ -172,15 +172,15 @@ def format_of(source: Path) -> Format:
 def _recordings_in(directory: Path) -> str | None:
     """What a directory that is no recording says of those in it, such as one for each rank; None if there are none."""
     entries = sorted(entry for entry in directory.iterdir() if not entry.name.startswith("."))[:_MOST_ENTRIES]
-    found = [entry for entry in entries if (entry.is_file() or entry.is_dir()) and is_trace(entry)]
-    if not found:
+    inside = [entry for entry in entries if (entry.is_file() or entry.is_dir()) and is_trace(entry)]
+    if not inside:
         return None
-    if len(found) == 1:
-        return f"a directory with a recording; name it: {directory / found[0].name}"
-    told = ", ".join(f"{entry.name}{_rank_in(entry)}" for entry in found[:_MOST_NAMES])
-    more = f" and {len(found) - _MOST_NAMES} more" if len(found) > _MOST_NAMES else ""
+    if len(inside) == 1:
+        return f"a directory with a recording; name it: {directory / inside[0].name}"
+    told = ", ".join(f"{entry.name}{_rank_in(entry)}" for entry in inside[:_MOST_NAMES])
+    more = f" and {len(inside) - _MOST_NAMES} more" if len(inside) > _MOST_NAMES else ""
     return (
-        f"a directory with {len(found)} recordings: {told}{more}; name one of them (compare takes the directory, to "
+        f"a directory with {len(inside)} recordings: {told}{more}; name one of them (compare takes the directory, to "
         "compare them all)"
     )
 
@@ -269,9 +269,9 @@ def writer_of(target: Path, counters: Counters | None = None) -> Writer:
 
 def _suffix(path: Path, known: Iterable[str]) -> str:
     """The longest known suffix of a path (two-part ones too), else its own; "" for none."""
-    found = [suffix for suffix in known if suffix and path.name.lower().endswith(suffix)]
+    suffixes = [suffix for suffix in known if suffix and path.name.lower().endswith(suffix)]
     own = path.suffix.lower() if _SUFFIX.fullmatch(path.suffix) else ""
-    return max(found, key=len) if found and path.suffix else own
+    return max(suffixes, key=len) if suffixes and path.suffix else own
 
 
 def check_replaceable(directory: Path, is_part: Callable[[Path], bool]) -> None:

@@ -123,9 +123,9 @@ def _lines(trace: Trace, tracks: Tracks) -> Iterator[memoryview]:
 
 
 def _arrows(trace: Trace, tracks: Tracks, ids: _Ids) -> Iterator[memoryview]:
-    found = arrows(trace)
-    calls = found.assign(table="api", row=found["call"])
-    for phase, ends, names in (("s", calls, ("api",)), ("f", found, DEVICE_TABLES)):
+    drawn = arrows(trace)
+    calls = drawn.assign(table="api", row=drawn["call"])
+    for phase, ends, names in (("s", calls, ("api",)), ("f", drawn, DEVICE_TABLES)):
         for name in names:
             shown = ends[ends["table"] == name]
             for part in _parts(len(shown)):
@@ -183,9 +183,9 @@ class _Ids:
 
 def _free(used: set[int], wanted: int) -> int:
     """Reserve the wanted id, or the first free one above those that systems assign."""
-    found = wanted if wanted >= 0 and wanted not in used else next(i for i in count(_FREE_IDS) if i not in used)
-    used.add(found)
-    return found
+    free = wanted if wanted >= 0 and wanted not in used else next(i for i in count(_FREE_IDS) if i not in used)
+    used.add(free)
+    return free
 
 
 def _descriptions(trace: Trace, tracks: Tracks, ids: _Ids) -> Iterator[dict[str, Any]]:

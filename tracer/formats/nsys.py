@@ -61,10 +61,10 @@ def to_trace(
     if whole:
         tables = by_start(tables)
     metadata, notes, ours = _metadata(tables)
-    found = frames(tables, notes)
-    if (whole or samples) and not len(found.get("samples", ())):
-        found |= python_samples(tables, found.get("nvtx"), notes)
-    trace = Trace(found, metadata, notes)
+    converted = frames(tables, notes)
+    if (whole or samples) and not len(converted.get("samples", ())):
+        converted |= python_samples(tables, converted.get("nvtx"), notes)
+    trace = Trace(converted, metadata, notes)
     if not ours:
         trace.tables["syncs"] = _true_sync_types(trace["syncs"], trace["api"])
     if whole:
@@ -78,19 +78,19 @@ def frames(tables: Mapping[str, pa.Table], notes: list[str], last: int | None = 
     """Convert nsys's tables to the trace's, row by row; `conform` then completes them. `notes` receives a note on
     anything incomplete; `last` is `last_end` of all tables, if these are only some of them."""
     strings = Strings(tables.get(nsys.STRINGS))
-    found = {
+    converted = {
         table.name: pd.DataFrame(_columns(tables[table.nsys], table, strings), copy=False)
         for table in TABLES.values()
         if table.nsys in tables and table.name != "nvtx"
     }
     if TABLES["nvtx"].nsys in tables:
-        last = last_end(found) if last is None else last
-        found["nvtx"] = nvtx_frame(tables[TABLES["nvtx"].nsys], strings, last, notes)
-    if "devices" in found:
-        found["devices"] = found["devices"].drop_duplicates("device", ignore_index=True)
+        last = last_end(converted) if last is None else last
+        converted["nvtx"] = nvtx_frame(tables[TABLES["nvtx"].nsys], strings, last, notes)
+    if "devices" in converted:
+        converted["devices"] = converted["devices"].drop_duplicates("device", ignore_index=True)
     if nsys.CUDA_DEVICES in tables:
-        found = _with_gpus(found, tables[nsys.CUDA_DEVICES], notes)
-    return found
+        converted = _with_gpus(converted, tables[nsys.CUDA_DEVICES], notes)
+    return converted
 
 
 def last_end(frames: Mapping[str, pd.DataFrame]) -> int:
@@ -191,8 +191,8 @@ def _with_gpus(frames: dict[str, pd.DataFrame], cuda: pa.Table, notes: list[str]
     gpu_of = dict(reversed(distinct))  # of equal numbers the first stays
     if "pid" in cuda.column_names and not len(distinct) == len(gpu_of) == len(set(gpu_of.values())):
         seen = pd.DataFrame({"gpu": gpu, "cuda": number, "process": ints(cuda["pid"])})[known]
-        found = by_gpu(frames, seen.drop_duplicates(["process", "cuda"]), notes)
-        return found | _devices(frames, {gpu: gpu for _, gpu in distinct})
+        renumbered = by_gpu(frames, seen.drop_duplicates(["process", "cuda"]), notes)
+        return renumbered | _devices(frames, {gpu: gpu for _, gpu in distinct})
     return frames | _devices(frames, {number: gpu_of[number] for number, _ in distinct})
 
 
@@ -304,10 +304,10 @@ class Strings:
         known = ids.fill_null(MISSING) if ids.null_count else ids
         encoded = known.combine_chunks().dictionary_encode()
         distinct = encoded.dictionary.to_numpy()
-        found = self._texts.reindex(distinct).to_numpy(object, copy=True)
-        for i in np.flatnonzero(pd.isna(found)):
-            found[i] = "" if distinct[i] == MISSING else f"string {distinct[i]}"
-        return categorical(encoded.indices.to_numpy(), found)
+        texts = self._texts.reindex(distinct).to_numpy(object, copy=True)
+        for i in np.flatnonzero(pd.isna(texts)):
+            texts[i] = "" if distinct[i] == MISSING else f"string {distinct[i]}"
+        return categorical(encoded.indices.to_numpy(), texts)
 
 
 def inline(values: pa.ChunkedArray) -> pd.Categorical:
@@ -419,10 +419,10 @@ def python_samples(
         return {}
     samples = nvtx.iloc[rows][["start", "process", "thread"]].rename(columns={"start": "time"})
     samples.insert(0, "chain", np.arange(len(rows)))
-    found = [
+    levels = [
         (number, depth, *frame) for number, frames in enumerate(stacks) for depth, frame in enumerate(frames or ())
     ]
-    frames = pd.DataFrame(found, columns=["stack", "depth", "function", "file", "line"], dtype=np.int64)
+    frames = pd.DataFrame(levels, columns=["stack", "depth", "function", "file", "line"], dtype=np.int64)
     names = [np.asarray(strings.named(pa.chunked_array([frames[name]]))) for name in ("file", "function")]
     rows_of = zip(names[0], frames["line"], names[1], strict=True)
     frames["symbol"] = [f"{unescape(file)}({line}): {unescape(function)}" for file, line, function in rows_of]
@@ -456,13 +456,13 @@ _PLAIN: Final = re.compile(r"[A-Za-z_]\w{0,99}", re.ASCII)  # used as a file nam
 
 def by_start(tables: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
     """The tables with events sorted by start, as in a trace."""
-    found = dict(tables)
+    in_order = dict(tables)
     for name, table in tables.items():
         if name in _events() and "start" in table.column_names:
             start = table["start"].to_pandas()
             if not start.is_monotonic_increasing:
-                found[name] = table.take(pa.array(start.argsort(kind="stable")))
-    return found
+                in_order[name] = table.take(pa.array(start.argsort(kind="stable")))
+    return in_order
 
 
 def carry(trace: Trace, tables: Mapping[str, pa.Table]) -> None:

@@ -141,15 +141,15 @@ def newest_versions(
         columns_of: table in the file -> its columns.
         notes: receives what is read as a known table, and what is not read.
     """
-    found: dict[str, dict[int, str]] = {}
+    versions_of: dict[str, dict[int, str]] = {}
     unknown = []
     for name in sorted(stored):
         if (match := _VERSION.fullmatch(name)) and match[1] in COLUMNS:
-            found.setdefault(match[1], {})[int(match[2])] = name
+            versions_of.setdefault(match[1], {})[int(match[2])] = name
         elif match and not name.startswith("ENUM_"):
             unknown.append(name)
     chosen: dict[str, Versioned] = {}
-    for table, versions in found.items():
+    for table, versions in versions_of.items():
         versions = versions | ({-1: table} if table in stored else {})
         for number in sorted(versions, reverse=True):
             name, stored_columns = versions[number], list(columns_of(versions[number]))

@@ -103,8 +103,8 @@ def read_tables(
     try:
         with _connect(path) as connection:
             left_out, notes = [] if left_out is None else left_out, [] if notes is None else notes
-            found = list(find_tables(connection, path.stat().st_size, only, left_out, notes))
-        return _read_all(path, found)
+            tables = list(find_tables(connection, path.stat().st_size, only, left_out, notes))
+        return _read_all(path, tables)
     except MemoryError:  # Arrow's is also an ArrowException
         raise
     except (dbapi.Error, pa.ArrowException) as error:
@@ -118,15 +118,15 @@ def _read_all(path: Path, tables: Sequence[StoredTable]) -> dict[str, pa.Table]:
     """The rows of all tables."""
     done, total = 0, sum(table.most_rows for table in tables)
     plain = [table for table in tables if table.is_plain]
-    found: dict[str, pa.Table] = {}
+    by_name: dict[str, pa.Table] = {}
     if sum(table.most_rows for table in plain) >= _WORTH_PAGES:
         for table in plain:
             if (rows := _read_plain(path, table, done, total)) is not None:
-                found[table.name] = typed(rows, table.name)
+                by_name[table.name] = typed(rows, table.name)
                 done += len(rows)
-    parts = [part for table in tables if table.name not in found for part in table.parts()]
-    found |= {name: rows.table() for name, rows in _fetch_all(path, parts, done, total).items()}
-    return {table.name: found[table.name] for table in tables}
+    parts = [part for table in tables if table.name not in by_name for part in table.parts()]
+    by_name |= {name: rows.table() for name, rows in _fetch_all(path, parts, done, total).items()}
+    return {table.name: by_name[table.name] for table in tables}
 
 
 def _read_plain(path: Path, table: StoredTable, done: int, total: int) -> pa.Table | None:
@@ -296,8 +296,8 @@ def find_tables(
         if values > size:  # even NULL takes a byte
             raise FormatError(f"damaged: table {name} claims {most} rows, more than fit into the file")
         if wanted:
-            found = StoredTable(name, table, roots[table.name], columns, frozenset(integers), wanted, most)
-            yield _with_rowids(connection, found)
+            chosen = StoredTable(name, table, roots[table.name], columns, frozenset(integers), wanted, most)
+            yield _with_rowids(connection, chosen)
 
 
 def _with_rowids(connection: Any, table: StoredTable) -> StoredTable:
@@ -322,10 +322,10 @@ def _real_tables(connection: Any) -> dict[str, int | None]:
     root = "CASE WHEN typeof(rootpage) = 'integer' THEN rootpage END"
     sql = f"""SELECT CAST(name AS TEXT), CAST(sql AS TEXT), {root} FROM main.sqlite_master
         WHERE type = 'table' AND rootpage > 0 AND name NOT NULL AND sql NOT NULL"""
-    found = {name: root for name, made_by, root in _rows(connection, sql) if _creates(name, made_by)}
-    if len(found) > _MOST_TABLES:
-        raise FormatError(f"has {len(found)} tables; exports have about a hundred")
-    return found
+    roots = {name: root for name, made_by, root in _rows(connection, sql) if _creates(name, made_by)}
+    if len(roots) > _MOST_TABLES:
+        raise FormatError(f"has {len(roots)} tables; exports have about a hundred")
+    return roots
 
 
 def _no_tables(connection: Any, names: Collection[str]) -> list[str]:
@@ -353,14 +353,14 @@ def _rows_of_tables(connection: Any, size: int) -> Counter[str]:
     walk = f"SELECT name, pagetype, ncell, payload, pgsize FROM main.dbstat LIMIT {most_pages}"
     rows = "CASE WHEN pagetype = 'internal' AND payload = 0 THEN 0 ELSE ncell END"
     sums = f"SELECT name, sum({rows}), sum(payload), sum(pgsize) FROM ({walk}) GROUP BY name"
-    found: Counter[str] = Counter()
+    most_rows: Counter[str] = Counter()
     used = 0
     for name, cells, payload, pages in _rows(connection, sums):
-        found[name] = cells
+        most_rows[name] = cells
         used += max(pages, payload)
     if used > size:
         raise FormatError("damaged: pages or rows in it are used more than once")
-    return found
+    return most_rows
 
 
 def _columns(connection: Any, table: str) -> tuple[list[str], frozenset[str]]:

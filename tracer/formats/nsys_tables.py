@@ -191,11 +191,11 @@ def _gpus(make: Callable[[], pa.Table]) -> pa.Table:
 
 def _on_devices(trace: Trace, columns: list[str]) -> pd.DataFrame:
     """The distinct values of these columns in the tables of device activities."""
-    found = []
+    distinct = []
     for frame in (trace[name][columns] for name in DEVICE_TABLES):
         is_one = len(frame) and all((frame[c].to_numpy() == frame[c].iloc[0]).all() for c in columns)  # usual
-        found.append(frame.iloc[:1] if is_one else frame.drop_duplicates())
-    return pd.concat(found).drop_duplicates()
+        distinct.append(frame.iloc[:1] if is_one else frame.drop_duplicates())
+    return pd.concat(distinct).drop_duplicates()
 
 
 def _cuda_devices(trace: Trace) -> pa.Table:

@@ -167,8 +167,8 @@ def _processes(path: Path) -> list[_Stored]:
 
     try:
         with sqlite._connect(path) as connection:
-            found = _stored(connection, path.stat().st_size)
-        tables = sqlite._read_all(path, found)
+            stored = _stored(connection, path.stat().st_size)
+        tables = sqlite._read_all(path, stored)
     except MemoryError:
         raise
     except (dbapi.Error, pa.ArrowException) as error:
@@ -185,7 +185,7 @@ def _processes(path: Path) -> list[_Stored]:
 
 def _stored(connection: Any, size: int) -> list[sqlite.StoredTable]:
     roots = sqlite._real_tables(connection)
-    rows, values, found = sqlite._rows_of_tables(connection, size), 0, []
+    rows, values, tables = sqlite._rows_of_tables(connection, size), 0, []
     for name in sorted(roots):
         match = _NAME.fullmatch(name)
         if match is None:
@@ -197,8 +197,8 @@ def _stored(connection: Any, size: int) -> list[sqlite.StoredTable]:
             raise FormatError(f"damaged: table {name} claims {rows[name]} rows, more than fit into the file")
         if wanted:
             table = sqlite.StoredTable(name, Versioned(name), roots[name], columns, integers, wanted, rows[name])
-            found.append(sqlite._with_rowids(connection, table))
-    return found
+            tables.append(sqlite._with_rowids(connection, table))
+    return tables
 
 
 def _add(rows: Rows, stored: _Stored) -> None:
@@ -285,8 +285,8 @@ def _calls(stored: _Stored, table: str, placed: pd.DataFrame) -> pd.DataFrame:
 
 
 def _at_codes(texts: Any, holds: Any) -> NDArray[np.bool_]:
-    found = np.array([holds(str(text)) for text in texts.categories] or [False])
-    return np.asarray(found[texts.codes], np.bool_)
+    held = np.array([holds(str(text)) for text in texts.categories] or [False])
+    return np.asarray(held[texts.codes], np.bool_)
 
 
 def _message(extdata: str) -> str:

@@ -70,12 +70,12 @@ def read_integers(
             reader = free.get()
             tree = reader.leaves(root, rowids)
             free.put(reader)
-            found = _Columns(columns, rowids)
+            decoded = _Columns(columns, rowids)
 
             def decode(leaves: _Pages) -> int:
                 reader = free.get()
                 try:
-                    return reader.decode(leaves, found)
+                    return reader.decode(leaves, decoded)
                 finally:
                     free.put(reader)
 
@@ -83,7 +83,7 @@ def read_integers(
             for some in pool.map(decode, tree.chunks(reader.pages_of_a_chunk)):
                 done += some
                 progress(done)
-        return found.table()
+        return decoded.table()
     except (_NotPlain, OSError):
         return None
 
@@ -173,11 +173,11 @@ class _Reader:
 
     def _children(self, pages: _Pages) -> tuple[Ints, Ints]:
         data = self._read(pages.page)
-        found = np.empty((2, len(pages.page) * self._most_rows), np.int64)
-        count = children(data, self._size, self._usable, pages.first[1:] - 1, found[0], found[1])
+        below = np.empty((2, len(pages.page) * self._most_rows), np.int64)
+        count = children(data, self._size, self._usable, pages.first[1:] - 1, below[0], below[1])
         if count == REFUSED:
             raise _NotPlain
-        return found[0, :count], found[1, :count]
+        return below[0, :count], below[1, :count]
 
     def decode(self, leaves: _Pages, columns: _Columns) -> int:
         """Decode leaves into the columns; returns the number of rows."""
@@ -261,12 +261,12 @@ def children(
         page: receives the children's page numbers.
         bound: receives the highest rowid allowed below each child.
     """
-    found = 0
+    count = 0
     for i in range(len(last)):
         base = i * page_size
         cells = _two(data, base + 3)
         lowest = 12 + 2 * cells
-        if data[base] != _INTERIOR or cells == 0 or lowest > usable or found + cells >= len(page):
+        if data[base] != _INTERIOR or cells == 0 or lowest > usable or count + cells >= len(page):
             return REFUSED
         for cell in range(cells + 1):
             if cell < cells:
@@ -274,15 +274,15 @@ def children(
                 if offset < lowest or offset + 4 >= usable:
                     return REFUSED
                 at = base + offset
-                bound[found], end = _varint(data, at + 4)
+                bound[count], end = _varint(data, at + 4)
                 if end > base + usable:
                     return REFUSED
             else:  # the right-most child is in the page's header
                 at = base + 8
-                bound[found] = last[i]
-            page[found] = _two(data, at) << 16 | _two(data, at + 2)
-            found += 1
-    return found
+                bound[count] = last[i]
+            page[count] = _two(data, at) << 16 | _two(data, at + 2)
+            count += 1
+    return count
 
 
 @compiled

@@ -87,8 +87,8 @@ def no_place_for(trace: Trace) -> list[str]:
     """A note on carried data and samples of an nsys export, which no viewer's format can hold."""
     columns = sum(str(column).startswith(CARRIED) for frame in trace.tables.values() for column in frame)
     counts = {"tables": len(trace.carried), "columns": columns, "samples": len(trace["samples"])}
-    found = " and ".join(f"{count} {what}" for what, count in counts.items() if count)
-    return [f"left out: {found} that only nsys's own formats can hold"] if found else []
+    left = " and ".join(f"{count} {what}" for what, count in counts.items() if count)
+    return [f"left out: {left} that only nsys's own formats can hold"] if left else []
 
 
 def spans(trace: Trace, name: str) -> pd.DataFrame:
@@ -108,10 +108,10 @@ def arrows(trace: Trace) -> pd.DataFrame:
     """The arrows from each launch to the activities it launched, in order of the calls: id (1, 2, ...; a graph launch
     has one arrow for each of its nodes), call (position in `api`), table (of DEVICE_TABLES), row (position in that
     table)."""
-    found = [match_rows(trace["api"], trace[name]) for name in DEVICE_TABLES]
+    calls_of = [match_rows(trace["api"], trace[name]) for name in DEVICE_TABLES]
     parts = [
         pd.DataFrame({"call": calls, "table": name, "row": np.arange(len(calls))})[calls >= 0]
-        for name, calls in zip(DEVICE_TABLES, found, strict=True)
+        for name, calls in zip(DEVICE_TABLES, calls_of, strict=True)
     ]
     result = pd.concat(parts, ignore_index=True).sort_values("call", kind="stable", ignore_index=True)
     return result.assign(id=np.arange(1, len(result) + 1))

@@ -74,14 +74,14 @@ def _recording_in(path: Path, files: ExitStack, repair: bool) -> tuple[EventStre
 
 def _only_recording(archive: zipfile.ZipFile) -> zipfile.ZipInfo:
     every = [info for info in archive.infolist() if not info.is_dir()]
-    found = [info for info in every if info.filename.lower().endswith(SUFFIXES) and not _is_hidden(info.filename)]
-    if len(found) == 1:
-        return found[0]
-    shown = ", ".join(printable(info.filename, 100) for info in (found or every)[:_MOST_NAMES])
-    more = ", ..." if len(found or every) > _MOST_NAMES else ""
-    if not found:
+    recordings = [info for info in every if info.filename.lower().endswith(SUFFIXES) and not _is_hidden(info.filename)]
+    if len(recordings) == 1:
+        return recordings[0]
+    shown = ", ".join(printable(info.filename, 100) for info in (recordings or every)[:_MOST_NAMES])
+    more = ", ..." if len(recordings or every) > _MOST_NAMES else ""
+    if not recordings:
         raise FormatError(f"a zip without a Chrome or Kineto JSON ({shown}{more}); unpack it first")
-    raise FormatError(f"a zip with {len(found)} recordings ({shown}{more}); unpack it, and name one of them")
+    raise FormatError(f"a zip with {len(recordings)} recordings ({shown}{more}); unpack it, and name one of them")
 
 
 def _is_hidden(name: str) -> bool:
