@@ -151,8 +151,8 @@ def refuse_other_profilers() -> None:
 
 def find() -> str:
     """The path of the libcupti to use. Raises RecordError, with what to install, if there is none."""
-    if (found := next(chain(_loaded(), _in_wheels(), _in_toolkits()), None)) is not None:
-        return str(found)
+    if (path := next(chain(_loaded(), _in_wheels(), _in_toolkits()), None)) is not None:
+        return str(path)
     raise RecordError("libcupti was not found: pip install 'intertoken[cupti]' (or [cupti12]), or the CUDA toolkit")
 
 
@@ -165,8 +165,8 @@ def _loaded(maps: Path = Path("/proc/self/maps")) -> Iterator[Path]:
 
 
 def _in_wheels() -> Iterator[Path]:
-    found = importlib.util.find_spec("nvidia")
-    for root in found.submodule_search_locations or () if found else ():
+    spec = importlib.util.find_spec("nvidia")
+    for root in spec.submodule_search_locations or () if spec else ():
         for pattern in ("cu13/lib/libcupti.so.*", "cuda_cupti/lib/libcupti.so.*"):
             yield from sorted(Path(root).glob(pattern))
 

@@ -210,7 +210,7 @@ def _in_words(buffers: Sequence[bytes], largest: int) -> tuple[NDArray[np.uint32
 
 def _walk(words: NDArray[np.uint32], starts: Positions, steps: Positions) -> tuple[Positions, Positions]:
     """The sorted starts of all records, and where each buffer's walk stopped (at a kind without a size)."""
-    found: list[Positions] = []
+    walked: list[Positions] = []
     stops = starts.copy()
     active = np.arange(len(starts))
     while len(active):
@@ -224,9 +224,9 @@ def _walk(words: NDArray[np.uint32], starts: Positions, steps: Positions) -> tup
             steps.take(kind, out=step, mode="clip")
             at += step
         stops[active] = at
-        found.append(visited.ravel())
+        walked.append(visited.ravel())
         active = active[step > 0]
-    positions = np.concatenate(found)
+    positions = np.concatenate(walked)
     positions = positions[steps.take(words[positions], mode="clip") > 0]
     positions.sort()
     return positions, stops
@@ -352,11 +352,11 @@ def _overheads(records: Records) -> dict[str, dict[str, int]]:
     if rows is None:
         return {}
     spent = (rows["end"] - rows["start"]).astype(np.int64)
-    found: dict[str, dict[str, int]] = {}
+    overheads: dict[str, dict[str, int]] = {}
     for kind in np.unique(rows["overhead_kind"]).tolist():
         of_kind = spent[rows["overhead_kind"] == kind]
-        found[OVERHEADS.get(kind, f"kind {kind}")] = {"count": len(of_kind), "ns": int(of_kind.sum())}
-    return found
+        overheads[OVERHEADS.get(kind, f"kind {kind}")] = {"count": len(of_kind), "ns": int(of_kind.sum())}
+    return overheads
 
 
 def _from(records: Records, kind: int) -> Frame:
@@ -629,7 +629,7 @@ class CallNames:
             RecordError: libcupti returns no names.
         """
         names = {cbid: self(domain, cbid) for cbid in range(1, 1200)}
-        found = {cbid: name for cbid, name in names.items() if " call " not in name and name != "INVALID"}
-        if not found:
+        known = {cbid: name for cbid, name in names.items() if " call " not in name and name != "INVALID"}
+        if not known:
             raise RecordError("libcupti returns no names of API calls")
-        return found
+        return known

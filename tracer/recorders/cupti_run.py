@@ -105,8 +105,8 @@ def read_folder(rings: Path, failures: list[str] | None = None) -> Trace | None:
     """Read the recording in a folder; None if it is empty. `failures` receives why processes are missing."""
     missing = [] if failures is None else failures
     is_graph = f"kind {activity.GRAPH_TRACE}\n" in (rings / SETTINGS).read_text(errors="replace")
-    found = read_rings(rings, missing)
-    trace = cupti_trace(found, "graph" if is_graph else "node", KINDS, missing)
+    recorded = read_rings(rings, missing)
+    trace = cupti_trace(recorded, "graph" if is_graph else "node", KINDS, missing)
     if trace is not None:
         trace.notes += light.without_room(rings)
     return trace
@@ -166,7 +166,7 @@ def read_activities(ring: Path) -> Activities:
         content = memoryview(path.read_bytes())
     except OSError as problem:
         raise FormatError(f"{path}: cannot be read: {problem.strerror or problem}") from problem
-    found, at = Activities(), 0
+    activities, at = Activities(), 0
     while at + _HEAD.size <= len(content):
         kind, size, about = _HEAD.unpack_from(content, at)
         if not _VERSION <= kind <= _SIZE:
@@ -174,10 +174,10 @@ def read_activities(ring: Path) -> Activities:
         if at + _HEAD.size + size > len(content):
             break
         at += _HEAD.size
-        _take(found, kind, about, bytes(content[at : at + size]))
+        _take(activities, kind, about, bytes(content[at : at + size]))
         at += size
-    found.cut_bytes = len(content) - at
-    return found
+    activities.cut_bytes = len(content) - at
+    return activities
 
 
 def _take(activities: Activities, kind: int, about: int, block: bytes) -> None:

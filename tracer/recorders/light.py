@@ -108,15 +108,15 @@ SHIPPED: Final = native.SOURCES / native.NAME
 def read_rings(folder: Path, unread: list[str] | None = None) -> list[Ring]:
     """Read the rings in a folder, sorted by their start. `unread` receives a note on each that cannot be read, such as
     that of a process killed while creating it; without it FormatError is raised."""
-    found = []
+    rings = []
     for path in folder.glob("*.ring"):
         try:
-            found.append(read_ring(newest(path)))
+            rings.append(read_ring(newest(path)))
         except FormatError as problem:
             if unread is None:
                 raise
             unread.append(f"process {path.stem.partition('-')[0]} is left out: {problem}")
-    return sorted(found, key=lambda ring: (ring.start_ns, ring.process))
+    return sorted(rings, key=lambda ring: (ring.start_ns, ring.process))
 
 
 def light_trace(rings: Sequence[Ring]) -> Trace:
@@ -243,13 +243,13 @@ def _tables(ring: Ring, work: StampedWork, earlier: int, chained: int) -> dict[s
 
 def _callers(ring: Ring) -> Ints:
     """For each record its own position; for the run of a host function, that of the call that put it on its stream."""
-    records, found = ring.records, np.arange(len(ring.records))
+    records, callers = ring.records, np.arange(len(ring.records))
     is_run = np.array([name.endswith(CALLBACK) for name in ring.calls] or [False])[records["call"]]
     if is_run.any():
         puts = np.flatnonzero((letters(ring) == HOST_FUNCTION) & (records["object"] > 0))
         at = pd.Index(records["object"][puts]).get_indexer(pd.Index(records["object"][is_run]))
-        found[is_run] = np.where(at >= 0, np.append(puts, -1)[at], found[is_run])
-    return found
+        callers[is_run] = np.where(at >= 0, np.append(puts, -1)[at], callers[is_run])
+    return callers
 
 
 def _places(ring: Ring, letter: NDArray[np.str_], keys: Ints) -> tuple[Ints, Ints]:
@@ -271,9 +271,9 @@ def _places(ring: Ring, letter: NDArray[np.str_], keys: Ints) -> tuple[Ints, Int
 def _streams(handles: NDArray[Any], keys: NDArray[np.int64]) -> NDArray[np.int64]:
     """Stream numbers: 7 for the legacy default stream (handles 0 and 1), as in CUPTI; others in order of occurrence."""
     is_default = handles <= 1
-    found = np.full(len(handles), _DEFAULT_STREAM)
-    found[~is_default] = _FIRST_STREAM - 1 + _numbered(keys[~is_default])
-    return found
+    streams = np.full(len(handles), _DEFAULT_STREAM)
+    streams[~is_default] = _FIRST_STREAM - 1 + _numbered(keys[~is_default])
+    return streams
 
 
 def _numbered(handles: NDArray[Any]) -> NDArray[np.int64]:
@@ -295,16 +295,16 @@ def _earliest(records: NDArray[Any], letter: NDArray[np.str_], keys: Ints, work:
 @compiled
 def _after_others(begin: Ints, ends: Ints, kinds: Ints, streams: Ints, events: Ints) -> Ints:  # pragma: no cover
     """Each begin, or the latest of the ends that its stream has or waits for before, if that is later."""
-    found, of_stream, of_event = begin.copy(), np.zeros(len(begin), np.int64), np.zeros(len(begin), np.int64)
+    latest, of_stream, of_event = begin.copy(), np.zeros(len(begin), np.int64), np.zeros(len(begin), np.int64)
     for row in range(len(begin)):
         stream, event = streams[row], events[row]
-        found[row] = max(begin[row], of_stream[stream])
+        latest[row] = max(begin[row], of_stream[stream])
         if kinds[row] == _RECORDS:
             of_event[event] = of_stream[stream]
         elif kinds[row] == _WAITS:
             of_stream[stream] = max(of_stream[stream], of_event[event])
         of_stream[stream] = max(of_stream[stream], ends[row])
-    return found
+    return latest
 
 
 def _who(ring: Ring) -> str:
@@ -398,12 +398,12 @@ def library() -> Path:
     """
     if not sys.platform.startswith("linux"):
         raise RecordError("the light recorder preloads a library, which is possible only on Linux")
-    found = SHIPPED if SHIPPED.is_file() else _compiled()
+    path = SHIPPED if SHIPPED.is_file() else _compiled()
     try:
-        ctypes.CDLL(str(found))
+        ctypes.CDLL(str(path))
     except OSError as problem:
         raise RecordError(f"the recorder's library does not load on this machine: {problem}") from problem
-    return found
+    return path
 
 
 def _compiled() -> Path:
@@ -481,10 +481,10 @@ def run(
 def read_folder(rings: Path, unread: list[str] | None = None) -> Trace | None:
     """Read the recording in a folder; None if it is empty. Notes on missing rings go to the trace and to `unread`."""
     missing = [] if unread is None else unread
-    found = [ring for ring in read_rings(rings, missing) if len(ring.records)]
-    if not found:
+    recorded = [ring for ring in read_rings(rings, missing) if len(ring.records)]
+    if not recorded:
         return None
-    trace = light_trace(found)
+    trace = light_trace(recorded)
     trace.notes += missing + without_room(rings)
     return trace
 

@@ -290,9 +290,9 @@ def _parse(path: Path, file: BinaryIO, last: int | None) -> Ring:
     stamps, chains, brackets = [], [], []
     for number, (_, _, has_stamps, _, _) in enumerate(facts):
         where = stamps_at + number * place_bytes
-        found = _read(file, STAMP, places + chain if has_stamps else 0, where)
-        stamps.append(_in_order(found[:places]))
-        chains.append(_in_order(found[places:]))
+        stamped = _read(file, STAMP, places + chain if has_stamps else 0, where)
+        stamps.append(_in_order(stamped[:places]))
+        chains.append(_in_order(stamped[places:]))
         brackets.append(_brackets(_read(file, BRACKET, bracket_count if has_stamps else 0, where + brackets_at), pairs))
     whole, lost = _whole(file, records_at, capacity, min(written, _MOST_WRITTEN), last)
     sites = _take_sites(whole)
@@ -313,10 +313,10 @@ def _take_sites(records: NDArray[Any]) -> NDArray[Any]:
     """The call sites of records; clears them from the records' thread ids."""
     site = records["thread"] >> _SITE_SHIFT
     rows = np.flatnonzero(site)
-    found = np.empty(len(rows), SITE)
-    found["sequence"], found["site"] = records["sequence"][rows], site[rows]
+    sites = np.empty(len(rows), SITE)
+    sites["sequence"], sites["site"] = records["sequence"][rows], site[rows]
     records["thread"] &= (1 << _SITE_SHIFT) - 1
-    return found
+    return sites
 
 
 def _texts(file: BinaryIO, at: int, size: int) -> RingTexts:
@@ -333,10 +333,10 @@ def _text(padded: bytes) -> str:
 def _read(file: BinaryIO, kind: np.dtype[Any], count: int, at: int) -> NDArray[Any]:
     """The current contents of a part of the file. Raises ValueError if it is too short."""
     wanted = count * kind.itemsize
-    found = os.pread(file.fileno(), wanted, at) if at + wanted <= os.fstat(file.fileno()).st_size else b""
-    if len(found) < wanted:
+    content = os.pread(file.fileno(), wanted, at) if at + wanted <= os.fstat(file.fileno()).st_size else b""
+    if len(content) < wanted:
         raise ValueError(f"{wanted} bytes at offset {at} are missing")
-    return np.frombuffer(found, kind)
+    return np.frombuffer(content, kind)
 
 
 def _whole(file: BinaryIO, at: int, capacity: int, written: int, last: int | None) -> tuple[NDArray[Any], int]:
@@ -345,18 +345,18 @@ def _whole(file: BinaryIO, at: int, capacity: int, written: int, last: int | Non
     first = (written - count) % capacity
     to_the_end = min(count, capacity - first)
     parts = ((to_the_end, at + first * RECORD.itemsize), (count - to_the_end, at))
-    found = np.concatenate([_read(file, RECORD, *part) for part in parts])
+    records = np.concatenate([_read(file, RECORD, *part) for part in parts])
     numbers = np.arange(written - count + 1, written + 1, dtype=np.uint64)
-    is_whole = (found["sequence"] ^ numbers) & np.uint64((1 << _MARK) - 1) == 0
-    is_whole &= marks(found) == found["sequence"]
-    found["sequence"] = numbers
-    return np.asarray(found[is_whole]), count - int(is_whole.sum())
+    is_whole = (records["sequence"] ^ numbers) & np.uint64((1 << _MARK) - 1) == 0
+    is_whole &= marks(records) == records["sequence"]
+    records["sequence"] = numbers
+    return np.asarray(records[is_whole]), count - int(is_whole.sum())
 
 
-def _brackets(found: NDArray[Any], pairs: NDArray[Any]) -> NDArray[Any]:
+def _brackets(brackets: NDArray[Any], pairs: NDArray[Any]) -> NDArray[Any]:
     """The brackets that are complete, in order."""
-    words = found.view(np.uint64).reshape(len(found), BRACKET.itemsize // 8)
-    whole = found[(words[:, 0] > 0) & (check_of(words[:, :3]) == words[:, 3]) & (found["time"] < _MOST_WRITTEN)]
+    words = brackets.view(np.uint64).reshape(len(brackets), BRACKET.itemsize // 8)
+    whole = brackets[(words[:, 0] > 0) & (check_of(words[:, :3]) == words[:, 3]) & (brackets["time"] < _MOST_WRITTEN)]
     timed = _in_ns(whole, pairs, ("before", "after"))
     return timed[np.argsort(timed["before"], kind="stable")]
 
@@ -369,14 +369,14 @@ def _in_ns(records: NDArray[Any], pairs: NDArray[Any], columns: tuple[str, str])
     if len(known) < 2 or known["tick"][0] == known["tick"][-1]:
         return records[:0]
     tick, ns = known["tick"].astype(np.int64), known["monotonic"]
-    found = records.copy()
+    converted = records.copy()
     for name in columns:
-        at = np.clip(np.searchsorted(tick, found[name], side="right") - 1, 0, len(known) - 2)
+        at = np.clip(np.searchsorted(tick, converted[name], side="right") - 1, 0, len(known) - 2)
         with np.errstate(all="ignore"):  # damaged pairs
             pace = (ns[at + 1] - ns[at]) / (tick[at + 1] - tick[at])
-            found[name] = ns[at] + np.rint((found[name] - tick[at]) * pace).astype(np.int64)
-    is_time = [(found[name] > -_MOST_NS) & (found[name] < _MOST_NS) for name in columns]
-    return np.asarray(found[is_time[0] & is_time[1]])
+            converted[name] = ns[at] + np.rint((converted[name] - tick[at]) * pace).astype(np.int64)
+    is_time = [(converted[name] > -_MOST_NS) & (converted[name] < _MOST_NS) for name in columns]
+    return np.asarray(converted[is_time[0] & is_time[1]])
 
 
 def _apart(pairs: NDArray[Any]) -> NDArray[Any]:
@@ -451,13 +451,13 @@ def _numbered(events: NDArray[Any], is_start: Bools, is_end: Bools) -> tuple[Int
     """The positions of start/end ranges, which any thread may end, and of their ends, by number."""
     rows, ends = np.flatnonzero(is_start), np.flatnonzero(is_end)
     end_of = pd.Series(ends, events["number"][ends])
-    found = end_of[~end_of.index.duplicated()].reindex(events["number"][rows])
-    return rows.astype(np.int64), found.fillna(MISSING).to_numpy(np.int64)
+    ended = end_of[~end_of.index.duplicated()].reindex(events["number"][rows])
+    return rows.astype(np.int64), ended.fillna(MISSING).to_numpy(np.int64)
 
 
 def _decoded(texts: RingTexts, events: NDArray[Any]) -> tuple[NDArray[np.object_], NDArray[np.bool_]]:
     """The texts, and which of them were overwritten; each distinct text is decoded once."""
-    found = np.full(len(events), "", object)
+    strings = np.full(len(events), "", object)
     at, length, size = events["object"], events["result"], len(texts.content)
     is_gone = texts.end > at + np.uint64(size)
     for count in np.unique(length[~is_gone & (length > 0)]).tolist():
@@ -465,18 +465,18 @@ def _decoded(texts: RingTexts, events: NDArray[Any]) -> tuple[NDArray[np.object_
         places = (at[rows, None] + np.arange(count, dtype=np.uint64)) % np.uint64(size)
         different, which = np.unique(texts.content[places], axis=0, return_inverse=True)
         decoded = np.array([line.tobytes().decode(errors="replace") for line in different], object)
-        found[rows] = decoded[which.ravel()]
-    return found, np.asarray(is_gone)
+        strings[rows] = decoded[which.ravel()]
+    return strings, np.asarray(is_gone)
 
 
 def _payloads(events: NDArray[Any]) -> NDArray[np.float64]:
     """The payloads as numbers; NaN without one."""
     bits = np.ascontiguousarray(events["bytes"])
-    found = np.full(len(events), np.nan)
+    payloads = np.full(len(events), np.nan)
     for number, kind in enumerate(_PAYLOADS, start=1):
         rows = events["copy_kind"] == number
-        found[rows] = bits.view(kind)[:: bits.itemsize // np.dtype(kind).itemsize][rows]
-    return found
+        payloads[rows] = bits.view(kind)[:: bits.itemsize // np.dtype(kind).itemsize][rows]
+    return payloads
 
 
 SETTINGS: Final = "cupti"
@@ -529,29 +529,29 @@ def has_rings(rings: Path) -> bool:
 
 def left_folders() -> list[Path]:
     """This user's folders with rings but without a running recorder. Folders without rings are removed."""
-    found = []
+    folders = []
     for left in sorted(_in_bases(f"{_PREFIX}*")):
         with suppress(OSError):  # its recorder is running, or it is not ours
             if left.lstat().st_uid != os.geteuid():
                 continue
             lock = take_folder(left)
             if has_rings(left):
-                found.append(left)
+                folders.append(left)
             else:
                 shutil.rmtree(left, ignore_errors=True)
             os.close(lock)
-    return found
+    return folders
 
 
 def running_rings() -> list[Path]:
     """The rings of this user's processes that are running under a light recorder."""
-    found = []
+    rings = []
     for path in _in_bases(f"{_PREFIX}*/*.ring"):
         with suppress(OSError):
             is_light = not (path.parent / SETTINGS).exists()
             if is_light and path.stat().st_uid == os.geteuid() and not _has_ended(path):
-                found.append(path)
-    return sorted(found)
+                rings.append(path)
+    return sorted(rings)
 
 
 @contextmanager

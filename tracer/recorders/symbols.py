@@ -147,8 +147,8 @@ def chains_beside(ring: Path) -> pd.DataFrame:
         places = mine["offset"].to_numpy() - 1  # a return address may be the first of the next function
         table.loc[mine.index, "symbol"] = functions_at(Path(str(file)), places)
     depth = table.groupby("site").cumcount()
-    found = table.assign(chain=table["site"], depth=depth, module=table["file"])
-    return found[_CHAIN_COLUMNS]
+    chains = table.assign(chain=table["site"], depth=depth, module=table["file"])
+    return chains[_CHAIN_COLUMNS]
 
 
 def functions_at(path: Path, offsets: NDArray[np.int64]) -> list[str]:
@@ -178,13 +178,13 @@ def _functions(content: mmap.mmap, offsets: NDArray[np.int64]) -> list[str]:
     symbols = symbols[np.argsort(symbols["value"], kind="stable")]
     at = np.searchsorted(symbols["value"].astype(np.int64), offsets + base, side="right") - 1
     texts = int(sections[int(table["link"])]["offset"])
-    found = []
+    names = []
     for place, row in zip((offsets + base).tolist(), at.tolist(), strict=True):
         is_inside = row >= 0 and place < int(symbols["value"][row]) + max(int(symbols["size"][row]), 1)
         name_at = texts + int(symbols["name"][row])
         name = content[name_at : name_at + _LONGEST].partition(b"\0")[0] if is_inside else b""
-        found.append(plain_name(name.decode(errors="replace")))
-    return found
+        names.append(plain_name(name.decode(errors="replace")))
+    return names
 
 
 def _array(content: mmap.mmap, kind: np.dtype[Any], at: int, count: int) -> NDArray[Any]:
@@ -211,13 +211,13 @@ def kernel_names(ring: Path, launches: NDArray[Any]) -> pd.Categorical:
     said = _said(ring)
     last = pd.merge_asof(launched.sort_values("at"), said, on="at", by="handle", allow_exact_matches=False)
     first = said.drop_duplicates("handle").set_index("handle")["name"]
-    found = last.sort_values("row")["name"].astype(object).to_numpy()
+    names = last.sort_values("row")["name"].astype(object).to_numpy()
     for other in (
         launched["handle"].map(first),
         pd.Series([f"kernel {each + 1}" for each in range(len(distinct))], dtype=object).reindex(number),
     ):
-        found = np.where(pd.isna(found), other.astype(object).to_numpy(), found)
-    return pd.Categorical(found)
+        names = np.where(pd.isna(names), other.astype(object).to_numpy(), names)
+    return pd.Categorical(names)
 
 
 def _said(ring: Path) -> pd.DataFrame:

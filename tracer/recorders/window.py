@@ -153,13 +153,13 @@ def profiler_spans(trace: Trace) -> list[TimeRange]:
 
 def pauses_between(spans: Sequence[TimeRange]) -> list[Pause]:
     """The times between the spans of each process, in order."""
-    found = []
+    pauses = []
     for process in dict.fromkeys(span.process for span in spans):
         edges = np.array(sorted(span[:2] for span in spans if span.process == process), np.int64)
         ended, begun = np.maximum.accumulate(edges[:, 1])[:-1], edges[1:, 0]
         between = np.column_stack([ended, begun])[ended < begun].tolist()
-        found += [Pause(since, until, process) for since, until in between]
-    return found
+        pauses += [Pause(since, until, process) for since, until in between]
+    return pauses
 
 
 def _between(table: pd.DataFrame, spans: Sequence[TimeRange]) -> pd.DataFrame:

@@ -27,7 +27,7 @@ class CompileError(Exception):
 def compiler() -> str | None:
     """The C compiler to use: from the environment variable CC, else cc, gcc or clang; None if there is none."""
     names = [os.environ.get("CC", ""), "cc", "gcc", "clang"]
-    return next((found for name in names if name and (found := shutil.which(name))), None)
+    return next((path for name in names if name and (path := shutil.which(name))), None)
 
 
 def compile_library(target: Path, compiler: str, flags: Sequence[str] = ()) -> None:
