@@ -395,14 +395,14 @@ def _awaited(trace: Trace, waits: Calls, activities: Activities, call: Ints) -> 
     last = last[np.lexsort((works.end[last], given[last]))]
     wanted = [waits.process, asked.device, asked.context, asked.stream]
     lanes = [each[last] for each in (works.process, works.device, works.context, works.stream)]
-    found = np.append(last, -1)[last_at(wanted, asked.until, lanes, given[last])]
+    awaited = np.append(last, -1)[last_at(wanted, asked.until, lanes, given[last])]
     of_event = spread(trace.syncs.type.rows("event"), trace.syncs.of(waits), False)
-    found[~asked.known | (of_event & ~asked.of_event) | (asked.stream == MISSING)] = -1
+    awaited[~asked.known | (of_event & ~asked.of_event) | (asked.stream == MISSING)] = -1
     copies = waits.letter == BLOCKING_COPY
     if copies.any():
         own = activities.of(waits)[copies]
-        found[copies] = np.where(activities.table[own] == DEVICE_TABLES.index("memcpys"), own, -1)
-    return found
+        awaited[copies] = np.where(activities.table[own] == DEVICE_TABLES.index("memcpys"), own, -1)
+    return awaited
 
 
 def _last_of_calls(activities: Activities, call: Ints) -> Ints:
@@ -421,7 +421,7 @@ def _last_of_calls(activities: Activities, call: Ints) -> Ints:
 
 def of_one_offset(low: Ints, high: Ints) -> list[tuple[int, int]]:
     """Consecutive runs of bounds, each as long as possible, in which all bounds are consistent with a single offset."""
-    found, start = [], 0
+    spans, start = [], 0
     while start < len(low):
         size, end = 64, start
         while True:
@@ -432,9 +432,9 @@ def of_one_offset(low: Ints, high: Ints) -> list[tuple[int, int]]:
                 end = start + max(int(apart[0]) if len(apart) else len(least), 1)
                 break
             size *= 4
-        found.append((start, end))
+        spans.append((start, end))
         start = end
-    return found
+    return spans
 
 
 def agrees(low: Ints, high: Ints, ahead: int = TOLERANCE_NS) -> bool:
@@ -495,7 +495,7 @@ def silences(trace: Trace, steps: Steps, activities: Activities) -> list[Span]:
 def quiet(trace: Trace, steps: Steps, activities: Activities) -> list[Span]:
     """Periods longer than `_LONG` usual steps, in a chain of steps, in which their process is in no call and nothing
     runs on a device for it. A server that waits for a request looks like this, and slow host code too."""
-    found: list[Span] = []
+    periods: list[Span] = []
     calls, rows_ = {key[0]: rows for key, rows in grouped(trace.api.process)}, steps.rows
     for (process, _), mine in grouped(rows_.process, rows_.thread):
         host, of = rows_[mine], calls.get(process, mine[:0])
@@ -510,8 +510,8 @@ def quiet(trace: Trace, steps: Steps, activities: Activities) -> list[Span]:
         begins, until = np.minimum.reduceat(host.start[order], first), np.maximum.reduceat(host.end[order], first)
         begin, end, _ = uncovered(starts, ends, begins, until)
         long = end - begin > least
-        found += zip(begin[long].tolist(), end[long].tolist(), strict=True)
-    return found
+        periods += zip(begin[long].tolist(), end[long].tolist(), strict=True)
+    return periods
 
 
 def quiet_in_words(steps: Steps, spans: list[Span]) -> str | None:

@@ -346,8 +346,8 @@ class IdleReport:
 
     def _stretch(self, sign: int) -> Ints:
         """What node-level tracing added to the CUDA graphs of each step, ns."""
-        found = stretch_ns(self.periods.graph_kernels, self.periods.graph_busy, fits_of(self.gpu).stretch, sign)
-        return found if sign > 0 else np.where(self._hides, 0, found)
+        stretch = stretch_ns(self.periods.graph_kernels, self.periods.graph_busy, fits_of(self.gpu).stretch, sign)
+        return stretch if sign > 0 else np.where(self._hides, 0, stretch)
 
     @property
     def _hides(self) -> Bools:
@@ -612,9 +612,9 @@ def _by_next(place: Ints, next_: Names, hole: Ints, parts: Split, steps: int) ->
     part_ns = np.array([sums.part(PART_COLUMNS[code])[row] for row, code in enumerate(part.tolist())])
     names = list(CAUSES)
     cause = np.array([names.index(CAUSE_OF[PART_COLUMNS[code]]) for code in part.tolist()], np.int64)
-    found = KindsOfHoles(
+    holes = KindsOfHoles(
         Names(place[row], np.array(list(PLACES), dtype=object)), next_[row], np.bincount(of, first, kinds) / steps,
         total / steps / 1e3, Names(cause, np.array(list(CAUSES.values()), dtype=object)),
         Names(part, np.array(PART_COLUMNS, dtype=object)), part_ns.astype(np.float64) / steps / 1e3,
     )  # fmt: skip
-    return found[np.argsort(-found.idle_us, kind="stable")[:_MOST_HOLES]]
+    return holes[np.argsort(-holes.idle_us, kind="stable")[:_MOST_HOLES]]
