@@ -47,10 +47,10 @@ static int failed(const char *function, long argument, int result) {
 }
 
 /* A copy of libcupti that the program has loaded: two in one process do not work together. */
-static int is_loaded(struct dl_phdr_info *library, size_t size, void *found) {
+static int is_loaded(struct dl_phdr_info *library, size_t size, void *handle) {
     const char *name = strrchr(library->dlpi_name, '/');
     if (!name || strncmp(name, "/libcupti.so", strlen("/libcupti.so"))) return 0;
-    return (void)size, *(void **)found = dlopen(library->dlpi_name, RTLD_NOW | RTLD_NOLOAD), 1;
+    return (void)size, *(void **)handle = dlopen(library->dlpi_name, RTLD_NOW | RTLD_NOLOAD), 1;
 }
 
 static int load(const char *path) {

@@ -100,14 +100,14 @@ static uint64_t write_names(uint8_t *buffer, size_t valid) {
 
 void cupti_request(uint8_t **buffer, size_t *size, size_t *most_records) {
     pthread_mutex_lock(&lock);
-    Buffer *found = unused;
-    if (found) unused = found->next;
-    else found = calloc(1, sizeof *found);
-    given += found != NULL;
+    Buffer *taken = unused;
+    if (taken) unused = taken->next;
+    else taken = calloc(1, sizeof *taken);
+    given += taken != NULL;
     pthread_mutex_unlock(&lock);
-    if (found) found->head.about = ring_turn();
-    *buffer = found ? found->records : NULL;
-    *size = found ? BUFFER_BYTES : 0;
+    if (taken) taken->head.about = ring_turn();
+    *buffer = taken ? taken->records : NULL;
+    *size = taken ? BUFFER_BYTES : 0;
     *most_records = 0; /* as many as fit */
 }
 

@@ -72,12 +72,12 @@ static int above(int file) {
 
 /* The recorder's folder, which must be accessible only to this user; -1 if there is none. */
 static int open_folder(void) {
-    struct stat found;
+    struct stat state;
     if (!folder_path || folder_path[0] != '/') return errno = ENOENT, -1;
     int folder = above(open(folder_path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
     if (folder < 0) return -1;
-    int is_mine = fstat(folder, &found) == 0 && found.st_uid == geteuid();
-    if (is_mine && !(found.st_mode & (S_IRWXG | S_IRWXO))) return folder;
+    int is_mine = fstat(folder, &state) == 0 && state.st_uid == geteuid();
+    if (is_mine && !(state.st_mode & (S_IRWXG | S_IRWXO))) return folder;
     shut(folder);
     return errno = EACCES, -1;
 }
@@ -98,8 +98,8 @@ static long count_filters(void) {
     shut(file);
     text[length > 0 ? length : 0] = 0;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        const char *found = strstr(text, names[i]);
-        if (found) return strtol(found + strlen(names[i]), NULL, 10);
+        const char *line = strstr(text, names[i]);
+        if (line) return strtol(line + strlen(names[i]), NULL, 10);
     }
     return 0;
 }
@@ -229,14 +229,14 @@ static uint64_t taken(int folder) {
         char name[];
     } *each;
     char entries[2048] __attribute__((aligned(8)));
-    struct stat found;
+    struct stat state;
     uint64_t bytes = 0;
     int list = open_in(folder, ".", O_RDONLY | O_DIRECTORY);
     for (long length; list >= 0 && (length = syscall(SYS_getdents64, list, entries, sizeof entries)) > 0;)
         for (long at = 0; at < length; at += each->length) {
             each = (void *)(entries + at);
-            if (!fstatat(folder, each->name, &found, AT_SYMLINK_NOFOLLOW) && S_ISREG(found.st_mode))
-                bytes += (uint64_t)found.st_blocks * 512;
+            if (!fstatat(folder, each->name, &state, AT_SYMLINK_NOFOLLOW) && S_ISREG(state.st_mode))
+                bytes += (uint64_t)state.st_blocks * 512;
         }
     shut(list);
     return list < 0 ? UINT64_MAX : bytes;
@@ -251,17 +251,17 @@ static uint64_t room_in(int folder) {
     return most > used ? most - used : 0;
 }
 
-static int find_room(void *found) {
+static int find_room(void *room) {
     int folder = open_folder();
-    *(uint64_t *)found = folder < 0 ? 0 : room_in(folder);
+    *(uint64_t *)room = folder < 0 ? 0 : room_in(folder);
     shut(folder);
     return 1;
 }
 
 uint64_t files_room(void) {
-    uint64_t found = 0;
-    files_apart(find_room, &found);
-    return found;
+    uint64_t room = 0;
+    files_apart(find_room, &room);
+    return room;
 }
 
 /* Other processes that begin at the same time wait for each other, but never long for one that is stopped. The lock goes
@@ -283,8 +283,8 @@ static int lock_room(int folder) {
 
 /* Allocate a part of a file and map it; the lock is held. */
 static void *grow(int folder, int file, uint64_t at, uint64_t bytes) {
-    struct stat found;
-    if (!may_reach(at + bytes) || fstat(file, &found)) return NULL;
+    struct stat state;
+    if (!may_reach(at + bytes) || fstat(file, &state)) return NULL;
     if (room_in(folder) < bytes) return refuse(REASON_space), NULL;
     int failed = posix_fallocate(file, (off_t)at, (off_t)bytes);
     void *map = failed ? MAP_FAILED
@@ -292,7 +292,7 @@ static void *grow(int folder, int file, uint64_t at, uint64_t bytes) {
     if (map != MAP_FAILED) return map;
     errno = failed ? failed : errno;
     refuse(failed ? REASON_NONE : REASON_memory);
-    if (ftruncate(file, found.st_size)) errno = 0; /* frees blocks allocated so far */
+    if (ftruncate(file, state.st_size)) errno = 0; /* frees blocks allocated so far */
     return NULL;
 }
 
@@ -305,12 +305,12 @@ typedef struct {
 
 static int map_part(void *given) {
     Part *part = given;
-    struct stat found;
+    struct stat state;
     int folder = open_folder();
     int room = folder < 0 ? -1 : lock_room(folder);
     int file = room < 0 ? -1 : open_in(folder, part->name, O_RDWR | part->flags);
-    if (file < 0 || fstat(file, &found)) refuse(REASON_NONE);
-    else if (!part->flags && (found.st_dev != ring_file.st_dev || found.st_ino != ring_file.st_ino))
+    if (file < 0 || fstat(file, &state)) refuse(REASON_NONE);
+    else if (!part->flags && (state.st_dev != ring_file.st_dev || state.st_ino != ring_file.st_ino))
         refuse(REASON_folder);
     else part->map = grow(folder, file, part->at, part->bytes);
     shut(file), shut(room), shut(folder);
@@ -398,11 +398,11 @@ int files_add(const char *suffix, const char *bytes, size_t length) {
 }
 
 size_t files_read(const char *name, char *text, size_t size) {
-    struct stat found;
+    struct stat state;
     int folder = open_folder();
     if (folder < 0) return 0;
     int file = open_in(folder, name, O_RDONLY);
-    int is_mine = file >= 0 && !fstat(file, &found) && S_ISREG(found.st_mode) && found.st_uid == geteuid();
+    int is_mine = file >= 0 && !fstat(file, &state) && S_ISREG(state.st_mode) && state.st_uid == geteuid();
     ssize_t length = is_mine ? read(file, text, size - 1) : 0;
     shut(file), shut(folder);
     if (length < 0) length = 0;
@@ -433,14 +433,14 @@ static int say(void *given) {
     };
     const Word *word = given;
     char line[512];
-    struct stat found;
+    struct stat state;
     int folder = open_folder();
     if (folder < 0) return 0;
     int file = open_in(folder, "programs", O_WRONLY | O_CREAT | O_APPEND);
     size_t length = (size_t)snprintf(line, 64, "%d%s ", (int)getpid(), reasons[word->reason]);
     length += escape(line + length, word->program);
     line[length++] = '\n';
-    if (file >= 0 && !fstat(file, &found) && S_ISREG(found.st_mode) && found.st_size < PROGRAMS_BYTES)
+    if (file >= 0 && !fstat(file, &state) && S_ISREG(state.st_mode) && state.st_size < PROGRAMS_BYTES)
         write_whole(file, line, length);
     shut(file), shut(folder);
     return 1;

@@ -52,8 +52,8 @@ static size_t place_of(Exec exec) {
 static uint16_t id_of(Exec exec, uint8_t *context) {
     *context = NO_CONTEXT;
     if (!enter()) return 0;
-    Stamped *found = &table[place_of(exec)];
-    uint16_t id = found->exec ? found->id : 0;
+    Stamped *entry = &table[place_of(exec)];
+    uint16_t id = entry->exec ? entry->id : 0;
     *context = ids[id].context;
     leave();
     return id;
@@ -63,8 +63,8 @@ static uint16_t id_of(Exec exec, uint8_t *context) {
  * launches. A program launches a graph from one thread at a time (CUDA driver API, graph object thread safety). */
 static uint16_t count_launch(Exec exec, uint32_t *number) {
     if (!enter()) return 0;
-    Stamped *found = &table[place_of(exec)];
-    uint16_t id = found->exec && !found->is_captured ? found->id : 0;
+    Stamped *entry = &table[place_of(exec)];
+    uint16_t id = entry->exec && !entry->is_captured ? entry->id : 0;
     if (id) *number = ids[id].launches++;
     if (is_uncounted) id = 0;
     leave();
@@ -81,9 +81,9 @@ static void uncount_launch(uint16_t id) {
 /* The graph was launched into a capture. */
 static void was_captured(Exec exec) {
     if (!enter()) return;
-    Stamped *found = &table[place_of(exec)];
-    int is_first = found->exec && !found->is_captured;
-    if (is_first) found->is_captured = 1;
+    Stamped *entry = &table[place_of(exec)];
+    int is_first = entry->exec && !entry->is_captured;
+    if (is_first) entry->is_captured = 1;
     leave();
     if (is_first) ring_count(COUNT_graphs_left_captured, 1);
 }

@@ -39,10 +39,10 @@ static struct {
 /* For code that may run before a sanitizer's runtime is initialised, which itself looks up symbols. */
 #define EARLY __attribute__((no_sanitize("thread", "address", "undefined")))
 
-EXPORT Result cuGetProcAddress(const char *symbol, void **found, int version, uint64_t flags);
-EXPORT Result cuGetProcAddress_ptsz(const char *symbol, void **found, int version, uint64_t flags);
-EXPORT Result cuGetProcAddress_v2(const char *symbol, void **found, int version, uint64_t flags, int *status);
-EXPORT Result cuGetProcAddress_v2_ptsz(const char *symbol, void **found, int version, uint64_t flags, int *status);
+EXPORT Result cuGetProcAddress(const char *symbol, void **function, int version, uint64_t flags);
+EXPORT Result cuGetProcAddress_ptsz(const char *symbol, void **function, int version, uint64_t flags);
+EXPORT Result cuGetProcAddress_v2(const char *symbol, void **function, int version, uint64_t flags, int *status);
+EXPORT Result cuGetProcAddress_v2_ptsz(const char *symbol, void **function, int version, uint64_t flags, int *status);
 
 enum { FINDERS = 4 };
 static const struct {
@@ -70,14 +70,14 @@ EARLY static void find_linker(void) {
 
 /* The driver stays loaded from now on (RTLD_NODELETE): we keep pointers into it, also while the program has closed it. */
 static void *driver_function(const char *name) {
-    void *found = linker_dlsym(RTLD_NEXT, name);
-    void *driver = found ? NULL : dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
+    void *function = linker_dlsym(RTLD_NEXT, name);
+    void *driver = function ? NULL : dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
     if (driver) {
-        found = linker_dlsym(driver, name);
+        function = linker_dlsym(driver, name);
         dlclose(driver); /* only decrements the count */
     }
-    if (found) dlerror(); /* clears that of the first look-up */
-    return found;
+    if (function) dlerror(); /* clears that of the first look-up */
+    return function;
 }
 
 /* Whether a library contains the address; if so, note where it lies. */
@@ -97,8 +97,8 @@ static int note_library(struct dl_phdr_info *library, size_t size, void *address
 
 /* Keep a library loaded, however the program has opened it. */
 static void pin(void *address) {
-    Dl_info found;
-    void *library = dladdr(address, &found) ? dlopen(found.dli_fname, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE) : NULL;
+    Dl_info info;
+    void *library = dladdr(address, &info) ? dlopen(info.dli_fname, RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE) : NULL;
     if (library) dlclose(library);
 }
 
@@ -106,16 +106,16 @@ static void pin(void *address) {
  * the linker's lock, which another thread may hold for as long as it loads a library. */
 static void resolve(void) {
     if (atomic_load(&driver_library.begin)) return;
-    void *found = driver_function("cuInit");
-    if (!found) return;
-    pin(found);
+    void *function = driver_function("cuInit");
+    if (!function) return;
+    pin(function);
     for (size_t i = 0; i < CALL_COUNT; i++) {
         void *call = driver_function(entries[i].name), *none = NULL;
         if (call) atomic_compare_exchange_strong(&real_calls[i], &none, call);
     }
     for (size_t i = 0; i < FINDERS; i++) atomic_store(&real_finders[i], driver_function(finders[i].name));
     device_find();
-    dl_iterate_phdr(note_library, found);
+    dl_iterate_phdr(note_library, function);
 }
 
 __attribute__((constructor)) static void start(void) {
@@ -134,11 +134,11 @@ void *interpose_driver(const char *name) { return driver_function(name); }
 
 /* A program that calls the driver by linking alone comes here first. */
 void *interpose_find(enum Call call) {
-    void *found, *none = NULL;
+    void *function, *none = NULL;
     resolve();
-    if ((found = atomic_load(&real_calls[call]))) return found;
-    found = driver_function(entries[call].name);
-    if (found) atomic_compare_exchange_strong(&real_calls[call], &none, found);
+    if ((function = atomic_load(&real_calls[call]))) return function;
+    function = driver_function(entries[call].name);
+    if (function) atomic_compare_exchange_strong(&real_calls[call], &none, function);
     return atomic_load(&real_calls[call]);
 }
 
@@ -148,18 +148,18 @@ static int is_drivers(void *function) {
 }
 
 /* The wrapper for the function that the program found, if the wrapper calls the same one; otherwise that function. */
-static void *wrapper_for(void *found, void *wrapper, void *real) {
-    if (found == wrapper || found == real || (is_drivers(found) && is_drivers(real))) return wrapper;
+static void *wrapper_for(void *function, void *wrapper, void *real) {
+    if (function == wrapper || function == real || (is_drivers(function) && is_drivers(real))) return wrapper;
     ring_count(COUNT_entries_left, 1);
-    return found;
+    return function;
 }
 
 /* The same for a call. A driver function without an exported name is registered here. */
-static void *adopt(size_t call, void *found) {
+static void *adopt(size_t call, void *function) {
     void *none = NULL;
-    if (!atomic_load(&real_calls[call]) && is_drivers(found))
-        atomic_compare_exchange_strong(&real_calls[call], &none, found);
-    return wrapper_for(found, entries[call].wrapper, atomic_load(&real_calls[call]));
+    if (!atomic_load(&real_calls[call]) && is_drivers(function))
+        atomic_compare_exchange_strong(&real_calls[call], &none, function);
+    return wrapper_for(function, entries[call].wrapper, atomic_load(&real_calls[call]));
 }
 
 /* The wrapper of a call or finder with that name; NULL if it is neither. */
@@ -180,15 +180,15 @@ EARLY static void *wrapper_of(const char *name, size_t *call) {
  * the function, it does not exist. */
 EARLY __attribute__((visibility("hidden"), used)) void *intertoken_found(void *handle, const char *name) {
     size_t call;
-    void *wrapper = wrapper_of(name, &call), *found;
+    void *wrapper = wrapper_of(name, &call), *function;
     if (!wrapper) return NULL;
     if (handle == RTLD_NEXT && driver_function(name)) return NULL;
-    found = handle == RTLD_NEXT ? wrapper : intertoken_dlsym(handle, name);
-    if (!found) return NULL;
-    if (found == wrapper && !linker_dlsym(RTLD_NEXT, name)) return NOTHING; /* dlerror says so */
+    function = handle == RTLD_NEXT ? wrapper : intertoken_dlsym(handle, name);
+    if (!function) return NULL;
+    if (function == wrapper && !linker_dlsym(RTLD_NEXT, name)) return NOTHING; /* dlerror says so */
     if (!ring_wraps) return NULL;
     resolve();
-    return call < CALL_COUNT ? adopt(call, found) : wrapper_for(found, wrapper, driver_function(name));
+    return call < CALL_COUNT ? adopt(call, function) : wrapper_for(function, wrapper, driver_function(name));
 }
 
 /* For RTLD_NEXT the linker identifies the caller by its return address, so other look-ups jump to the real function. */
@@ -225,7 +225,7 @@ static int is_own(uint64_t flags, int own) {
 }
 
 /* The call for a symbol and version of cuGetProcAddress, if the driver returns the same function for it. */
-static void *wrapped(void *real, const char *symbol, int version, uint64_t flags, int own, void *found) {
+static void *wrapped(void *real, const char *symbol, int version, uint64_t flags, int own, void *function) {
     size_t best = CALL_COUNT;
     for (size_t i = 0; i < CALL_COUNT; i++) {
         const Entry *e = &entries[i];
@@ -234,46 +234,46 @@ static void *wrapped(void *real, const char *symbol, int version, uint64_t flags
             (e->own == entries[best].own && e->since > entries[best].since))
             best = i;
     }
-    if (best == CALL_COUNT) return found;
+    if (best == CALL_COUNT) return function;
     void *same = NULL;
-    if (((GetProcAddress)real)(symbol, &same, entries[best].since, flags) == SUCCESS && same == found)
-        return adopt(best, found);
+    if (((GetProcAddress)real)(symbol, &same, entries[best].since, flags) == SUCCESS && same == function)
+        return adopt(best, function);
     ring_count(COUNT_entries_left, 1); /* an interface newer than ours */
-    return found;
+    return function;
 }
 
 static void *real_finder(size_t at) {
-    void *found = atomic_load(&real_finders[at]);
-    return found ? found : driver_function(finders[at].name);
+    void *function = atomic_load(&real_finders[at]);
+    return function ? function : driver_function(finders[at].name);
 }
 
 /* Uses the first version of the interface, which all drivers since 11.3 have. */
-static void replace(const char *symbol, void **found, int version, uint64_t flags, int own) {
-    if (!ring_wraps || !symbol || !found || !*found || strncmp(symbol, "cu", 2) != 0) return;
+static void replace(const char *symbol, void **function, int version, uint64_t flags, int own) {
+    if (!ring_wraps || !symbol || !function || !*function || strncmp(symbol, "cu", 2) != 0) return;
     resolve();
     for (size_t i = 0; i < FINDERS; i++)
         if (strcmp(symbol, finders[i].name) == 0) {
             int second = version >= 12000 || strstr(symbol, "_v2");
-            *found = finders[2 * second + (is_own(flags, own) || strstr(symbol, "_ptsz"))].wrapper;
+            *function = finders[2 * second + (is_own(flags, own) || strstr(symbol, "_ptsz"))].wrapper;
             return;
         }
     void *first = real_finder(own ? 1 : 0);
     if (!first) first = real_finder(0);
-    if (first) *found = wrapped(first, symbol, version, flags, is_own(flags, own), *found);
+    if (first) *function = wrapped(first, symbol, version, flags, is_own(flags, own), *function);
 }
 
 #define FINDER(name, at, own)                                                                                         \
-    Result name(const char *symbol, void **found, int version, uint64_t flags) {                                      \
+    Result name(const char *symbol, void **function, int version, uint64_t flags) {                                   \
         GetProcAddress real = (GetProcAddress)real_finder(at);                                                        \
-        Result result = real ? real(symbol, found, version, flags) : ERROR_NOT_SUPPORTED;                             \
-        if (result == SUCCESS) replace(symbol, found, version, flags, own);                                           \
+        Result result = real ? real(symbol, function, version, flags) : ERROR_NOT_SUPPORTED;                          \
+        if (result == SUCCESS) replace(symbol, function, version, flags, own);                                        \
         return result;                                                                                                \
     }
 #define FINDER_V2(name, at, own)                                                                                      \
-    Result name(const char *symbol, void **found, int version, uint64_t flags, int *status) {                         \
+    Result name(const char *symbol, void **function, int version, uint64_t flags, int *status) {                      \
         GetProcAddressV2 real = (GetProcAddressV2)real_finder(at);                                                    \
-        Result result = real ? real(symbol, found, version, flags, status) : ERROR_NOT_SUPPORTED;                     \
-        if (result == SUCCESS) replace(symbol, found, version, flags, own);                                           \
+        Result result = real ? real(symbol, function, version, flags, status) : ERROR_NOT_SUPPORTED;                  \
+        if (result == SUCCESS) replace(symbol, function, version, flags, own);                                        \
         return result;                                                                                                \
     }
 

@@ -13,8 +13,8 @@ extern _Atomic(void *) real_calls[CALL_COUNT];
 void *interpose_find(enum Call call) __attribute__((cold));
 
 static inline void *real_call(enum Call call) {
-    void *found = atomic_load_explicit(&real_calls[call], memory_order_acquire);
-    return found ? found : interpose_find(call);
+    void *real = atomic_load_explicit(&real_calls[call], memory_order_acquire);
+    return real ? real : interpose_find(call);
 }
 
 /* The same for any exported name. */

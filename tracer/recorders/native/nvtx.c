@@ -30,7 +30,7 @@ typedef struct {
 
 typedef struct {
     size_t size;
-    int (*table)(int module, void ***found, unsigned *count);
+    int (*table)(int module, void ***entries, unsigned *count);
 } Callbacks;
 
 /* The part of the ring's file for texts: a page with their end and the names of the domains, then the texts. */
@@ -56,14 +56,14 @@ void nvtx_fork(void) {
 
 /* The texts; they exist after the first CUDA call, because a process without one has no ring. */
 static TextHead *texts(void) {
-    TextHead *found = atomic_load_explicit(&head, memory_order_acquire);
+    TextHead *part = atomic_load_explicit(&head, memory_order_acquire);
     Held held;
     if (!ring.header) return NULL; /* as in a child, which has none yet; `head` is still its parent's */
-    if (found) return found;
+    if (part) return part;
     hold(&held);
     pthread_mutex_lock(&lock);
-    if (!is_tried && (found = ring_take_texts())) memcpy(found->domains, domains, sizeof domains);
-    if (!is_tried) atomic_store_explicit(&head, found, memory_order_release);
+    if (!is_tried && (part = ring_take_texts())) memcpy(part->domains, domains, sizeof domains);
+    if (!is_tried) atomic_store_explicit(&head, part, memory_order_release);
     is_tried = 1;
     pthread_mutex_unlock(&lock);
     release(&held);

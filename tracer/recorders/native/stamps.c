@@ -21,9 +21,9 @@ static int can_take(const Node *nodes, size_t count, int depth) {
         size_t inner = 0;
         if (driver->cuGraphChildGraphNodeGetGraph(nodes[i], &child) || driver->cuGraphGetNodes(child, NULL, &inner))
             return ring_count(COUNT_graphs_left_refused, 1), 0;
-        Node *found = malloc((inner + 1) * sizeof *found);
-        int takes = found && !driver->cuGraphGetNodes(child, found, &inner) && can_take(found, inner, depth + 1);
-        free(found);
+        Node *inside = malloc((inner + 1) * sizeof *inside);
+        int takes = inside && !driver->cuGraphGetNodes(child, inside, &inner) && can_take(inside, inner, depth + 1);
+        free(inside);
         if (!takes) return 0;
     }
     return !has_memory || (ring_count(COUNT_graphs_left_memory, 1), 0);
