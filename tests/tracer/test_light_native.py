@@ -410,6 +410,28 @@ def test_every_run_and_launch_of_a_step_is_sampled(sampled):
         assert counts.min() > 0.02 * counts.sum()
 
 
+def test_every_kernel_of_a_step_is_sampled_within_a_few_hundred_steps(built):
+    """Also the first of a short run, after much else, with the default share of the time."""
+    built.run("scenes", "decodes", "400", FAKE_SILENT="1", FAKE_LAUNCH_NS=LAUNCH_NS, INTERTOKEN_LIGHT_BUDGET="0.2",
+              INTERTOKEN_LIGHT_RECORDS="65536")  # fmt: skip
+    ring = built.ring()
+    launches = ring.records[np.array(calls(ring)) == "cuLaunchKernel"]
+    often = launches[-400 * 16 :]
+    told = Counter(often["object"][often["number"] & BEHIND > 0].tolist())
+    assert set(told) == set(often["object"].tolist())
+    wall = ring.records["end"].max() - ring.records["begin"].min()
+    assert ring.counters["run_stamps_ns"] < 0.002 * wall + 1e6 + 20e6
+
+
+def test_a_stream_that_waits_for_another_begins_a_run(built):
+    """When its work goes on is not known from its own stamps: the run gets a head."""
+    said = " ".join(built.run("scenes", "decodes", "3", "ahead").split())
+    beside = "head eager eager eager eager tail cuEventRecord cuStreamWaitEvent"
+    before = "head eager eager eager eager eager eager eager eager tail cuEventRecord"
+    graph = "head eager tail eager eager eager eager tail cuEventRecord cuStreamWaitEvent"
+    assert f"{beside} {before} {graph} {beside} {before} {graph}" in said
+
+
 def test_samples_do_not_grow_a_ring(built, sampled):
     """However long a program runs: its file keeps its size, and the last stamps are the ones that are left."""
     built.run("scenes", "sampled", "1", INTERTOKEN_LIGHT_BUDGET="8", INTERTOKEN_LIGHT_RECORDS="65536")

@@ -32,7 +32,8 @@ EXPORT int64_t sample_for(int64_t ns, int64_t each, int64_t takes) {
     int64_t until = now + ns, spent = 0;
     for (; now < until; now += each) {
         int64_t since = now;
-        if (!samples_choose(&samples, (uint64_t)since)) continue;
+        if (!samples_choose(&samples, (uint64_t)since, 0)) continue;
+        samples_count(0);
         now += takes;
         spent += takes;
         samples_spend(&samples, (uint64_t)since);

@@ -39,6 +39,7 @@ NEED(cuGraphLaunch_, (Exec, Stream));
 NEED(cuGraphExecDestroy_, (Exec));
 NEED(cuEventRecord_, (Event, Stream));
 NEED(cuEventSynchronize_, (void *));
+NEED(cuStreamWaitEvent_, (Stream, Event, unsigned));
 NEED(cuMemcpyHtoDAsync_v2_, (DevicePointer, const void *, size_t, Stream));
 
 static void find_all(void) {
@@ -48,7 +49,7 @@ static void find_all(void) {
     FIND(cuCtxCreate_v2), FIND(cuCtxSetCurrent), FIND(cuCtxGetCurrent), FIND(cuCtxDestroy_v2);
     FIND(cuModuleGetFunction), FIND(cuGraphCreate), FIND(cuGraphAddKernelNode), FIND(cuGraphInstantiateWithFlags);
     FIND(cuGraphExecUpdate_v2), FIND(cuGraphLaunch), FIND(cuGraphExecDestroy), FIND(cuEventRecord);
-    FIND(cuMemcpyHtoDAsync_v2), FIND(cuEventSynchronize);
+    FIND(cuMemcpyHtoDAsync_v2), FIND(cuEventSynchronize), FIND(cuStreamWaitEvent);
     cuModuleGetFunction_(&kernel, NULL, "eager"), cuStreamCreate_(&stream, 0);
 }
 
@@ -129,6 +130,33 @@ static void sampled(void) {
         for (int j = 0; j < 2; j++) cuLaunchKernel_(kernels[i % 4], 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL);
         if (i % 4 < 3) cuEventRecord_((Event)&stream, stream);
         else cuStreamSynchronize_(stream), usleep(50);
+    }
+}
+
+static void decode_run(Function *kernels, int count, Stream on) {
+    for (int i = 0; i < count; i++) cuLaunchKernel_(kernels[i], 1, 1, 1, 1, 1, 1, 0, on, NULL, NULL);
+    cuEventRecord_((Event)&kernel, on);
+}
+
+/* As SGLang decodes: much else before, then steps of short runs of kernels, each on one of two streams, around a graph;
+ * the streams wait for each other, the host for an event unless it is ahead (argv[3]). */
+static void decodes(void) {
+    Function kernels[16], others[400];
+    Stream beside;
+    Exec exec = exec_of(graph_of(1));
+    cuStreamCreate_(&beside, 0);
+    for (int i = 0; i < 400; i++) cuModuleGetFunction_(&others[i], NULL, "eager");
+    for (int i = 0; i < 16; i++) cuModuleGetFunction_(&kernels[i], NULL, "eager");
+    for (int i = 0; i < 8; i++) decode_run(others, 400, stream);
+    cuStreamSynchronize_(stream);
+    for (int i = 0; i < atoi(arguments[2]); i++) {
+        decode_run(kernels, 4, beside);
+        cuStreamWaitEvent_(stream, (Event)&kernel, 0);
+        decode_run(kernels + 4, 8, stream);
+        cuGraphLaunch_(exec, stream);
+        decode_run(kernels + 12, 4, stream);
+        cuStreamWaitEvent_(beside, (Event)&kernel, 0);
+        if (!arguments[3]) usleep(1000), cuEventSynchronize_((Event)&kernel);
     }
 }
 
@@ -399,7 +427,7 @@ static const struct {
     SCENE(destroyed), SCENE(destroyed_elsewhere), SCENE(handle_again), SCENE(waited_elsewhere),
     SCENE(launched_elsewhere), SCENE(own_streams), SCENE(failed_launches), SCENE(many_graphs), SCENE(many_launches),
     SCENE(other_context), SCENE(update_elsewhere), SCENE(ended_context), SCENE(many_contexts), SCENE(asked),
-    SCENE(threads), SCENE(threads_of_two), SCENE(crowd), SCENE(forks_while_busy), SCENE(execs), SCENE(titled), SCENE(named), SCENE(called_back), SCENE(windowed), SCENE(parts), SCENE(sampled), SCENE(waits_between), SCENE(captured_between), SCENE(legacy_flag), SCENE(clocked), SCENE(two_clocks), SCENE(host_functions),
+    SCENE(threads), SCENE(threads_of_two), SCENE(crowd), SCENE(forks_while_busy), SCENE(execs), SCENE(titled), SCENE(named), SCENE(called_back), SCENE(windowed), SCENE(parts), SCENE(sampled), SCENE(decodes), SCENE(waits_between), SCENE(captured_between), SCENE(legacy_flag), SCENE(clocked), SCENE(two_clocks), SCENE(host_functions),
 };
 
 int main(int argc, char **argv) {

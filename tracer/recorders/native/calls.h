@@ -4,10 +4,11 @@
  *      parameters, arguments, stream, object, bytes, kind of copy, action)
  * `object` is the kernel, event or graph of the call; for launches `bytes` is the number of blocks; kinds of copies are
  * numbered as in CUPTI.
- * Actions: PLAIN none; LAUNCH opens a run of launches on its stream; END ends that run; FORGET also ends the stream;
- * END_ALL ends the runs of the thread's context and waits; END_OTHER ends those of the context `c`; WAIT waits;
- * END_WAIT does both; ASK queries whether a stream's work has ended, ASK_EVENT an event's; BESIDE is part of a run, as
- * launches are; OWN has a hand-written wrapper (graphs.c, contexts.c, names.c, callbacks.c).
+ * Actions: PLAIN none; LAUNCH opens a run of launches on its stream; END ends that run; FORGET does, where the stream
+ * is destroyed or waits for another one, so that when it goes on does not follow from the work before; END_ALL ends the
+ * runs of the thread's context and waits; END_OTHER ends those of the context `c`; WAIT waits; END_WAIT does both; ASK
+ * queries whether a stream's work has ended, ASK_EVENT an event's; BESIDE is part of a run, as launches are; OWN has a
+ * hand-written wrapper (graphs.c, contexts.c, names.c, callbacks.c).
  * Versions are those of the driver's typedefs (cudaTypedefs.h).
  */
 #ifndef INTERTOKEN_CALLS_H
@@ -79,7 +80,7 @@ enum { COPY_UNKNOWN, HTOD, DTOH, HTOA, ATOH, ATOA, ATOD, DTOA, DTOD, HTOH, PTOP 
     X(cuStreamDestroy, "cuStreamDestroy", 2000, 0, P(Stream s), P(s), s, NULL, 0, 0, FORGET)                          \
     X(cuStreamDestroy_v2, "cuStreamDestroy", 4000, 0, P(Stream s), P(s), s, NULL, 0, 0, FORGET)                       \
     BOTH(X, cuStreamWaitEvent, _ptsz, "cuStreamWaitEvent", 3020, 7000, P(Stream s, Event v, unsigned flags),          \
-         P(s, v, flags), s, v, 0, 0, PLAIN)                                                                           \
+         P(s, v, flags), s, v, 0, 0, FORGET)                                                                          \
     BOTH(X, cuEventRecord, _ptsz, "cuEventRecord", 2000, 7000, P(Event v, Stream s), P(v, s), s, v, 0, 0, END)        \
     BOTH(X, cuEventRecordWithFlags, _ptsz, "cuEventRecordWithFlags", 11010, 11010,                                    \
          P(Event v, Stream s, unsigned flags), P(v, s, flags), s, v, 0, 0, END)                                       \

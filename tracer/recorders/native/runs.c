@@ -1,7 +1,8 @@
 /* Runs of eager launches: a head before the first, a tail after the last before a wait or a fetch.
  *
  * A run belongs to a stream, whichever threads launch into it and wait for it. A run that follows stamped work on its
- * stream without any wait in between gets no head: the host is ahead, and the run starts when that work ends.
+ * stream without any wait in between, of the host or of the stream for an event, gets no head: the host is ahead, and the
+ * run starts when that work ends.
  *
  * Launching a stamp costs as much as any launch, so runs are sampled: those with stamps take at most half the budget,
  * a share of the time, and the others are reconstructed (`light_work.py`).
@@ -9,7 +10,8 @@
  * The other half is for the durations of launches: a part of a run has a stamp after each launch and each copy. There
  * the device would mostly wait for the host, and a stamp would be later than the end it measures. So a gate holds the
  * device back until the part is launched. Three stamps after the gate, with nothing and then an empty kernel between
- * them, give the time between stamps. Because the same launches recur, some parts describe all of them.
+ * them, give the time between stamps. Because the same launches recur, some parts describe all of them; what was sampled
+ * least comes first (`samples.c`).
  *
  * A lock per context is held while stamps are launched, so that no other thread ends the stream meanwhile. It is not
  * global, because a launch may block until the device has space, which may depend on work that another thread gives
@@ -47,13 +49,13 @@ typedef struct {
 HOT_DATA static Runs contexts[CONTEXTS] = {[0 ... CONTEXTS - 1] = {.lock = LOCK_OPEN}};
 HOT_DATA static _Atomic uint32_t waits = 1; /* number of waits plus one */
 HOT_DATA static struct {
-    Samples ends, parts; /* of runs with stamps, and of launches that begin a part: one cache line */
+    Samples parts, ends; /* of launches that begin a part, and of runs with stamps: what calls use is one cache line */
 } samples __attribute__((aligned(64)));
 
 /* The run into which this thread last launched, and whether the thread is launching a stamp. */
 static _Thread_local __attribute__((tls_model("initial-exec"))) struct {
     Run *run;
-    uint64_t key;
+    uint64_t key, kernel; /* of its stream, and the last one launched into it */
     uint32_t number, turn;
     uint8_t context, has_lock;
 } last;
@@ -66,6 +68,7 @@ void stamps_fork(void) {
     const Runs none = {.lock = LOCK_OPEN};
     last.has_lock = 0;
     samples.ends = samples.parts = (Samples){0};
+    samples_fork();
     for (unsigned at = 0; at < CONTEXTS; at++) contexts[at] = none;
 }
 
@@ -182,12 +185,18 @@ HOT static Run *place_of(uint8_t context, uint64_t key) {
     return run;
 }
 
-HOT static void begin_run(Runs *all, Run *run, const Device *device, Stream on) {
+/* What a launch is a sample of: the kernel, behind the same one on the same stream. */
+static uint64_t launch_of(uint64_t key, uint64_t before, uint64_t kernel) {
+    return (key << 40 | key >> 24) ^ (before << 20 | before >> 44) ^ kernel;
+}
+
+HOT static void begin_run(Runs *all, Run *run, const Device *device, Stream on, uint64_t kernel) {
+    uint64_t what = ~launch_of(run->key, 0, kernel);
     int is_behind = run->waits == atomic_load(&waits) && run->turn == ring_turn();
     if (!stamps_runs_now(on)) return;
     uint32_t number = (uint32_t)(ring_count(COUNT_runs, 1) % NUMBERS) + 1;
-    run->has_stamps = !device_driver()->apart || samples_choose(&samples.ends, ring_ended());
-    if (run->has_stamps) ring_count(COUNT_runs_with_stamps, 1);
+    run->has_stamps = !device_driver()->apart || samples_choose(&samples.ends, ring_ended(), what);
+    if (run->has_stamps) ring_count(COUNT_runs_with_stamps, 1), samples_count(what);
     if (run->has_stamps && !is_behind) {
         uint64_t since = ring_now();
         if (!put(device, on, number, HEAD)) return;
@@ -241,33 +250,36 @@ COLD static int begin_part(uint8_t context, Stream on) {
 }
 
 /* The number to record for a launch into this thread's last run. */
-HOT static uint32_t next_of(uint8_t context, Stream on) {
+HOT static uint32_t next_of(uint8_t context, Stream on, uint64_t kernel) {
+    uint64_t what = launch_of(last.key, last.kernel, kernel);
     int may_begin = device_driver()->apart > 0 && !last.run->gate;
-    int begins = may_begin && samples_choose(&samples.parts, ring_ended()) && begin_part(context, on);
+    int begins = may_begin && samples_choose(&samples.parts, ring_ended(), what) && begin_part(context, on);
     uint32_t launches = atomic_load_explicit(&last.run->launches, memory_order_relaxed);
     atomic_store_explicit(&last.run->launches, launches + 1, memory_order_relaxed);
     int is_inside = atomic_load_explicit(&last.run->gate, memory_order_relaxed) != 0;
+    if (is_inside) samples_count(what);
+    last.kernel = kernel;
     return last.number | (begins ? BEFORE : 0) | (is_inside ? BEHIND : 0);
 }
 
-HOT __attribute__((noinline)) static uint32_t new_run(uint8_t context, Stream on, uint64_t key) {
+HOT __attribute__((noinline)) static uint32_t new_run(uint8_t context, Stream on, uint64_t key, uint64_t kernel) {
     Device *device = device_driver()->stamps_runs ? device_with_stamps(context) : NULL;
     if (!device) return 0;
     Runs *all = &contexts[context];
     if (!lock(all)) return 0;
     Run *run = place_of(context, key);
     if (number_of(run) && run->turn != ring_turn()) end_run(context, run, 0);
-    if (!number_of(run)) begin_run(all, run, device, on);
-    last.run = run, last.key = key, last.context = context;
+    if (!number_of(run)) begin_run(all, run, device, on, kernel);
+    last.run = run, last.key = key, last.kernel = 0, last.context = context;
     last.number = number_of(run), last.turn = run->turn;
     unlock(all);
-    return last.number ? next_of(context, on) : 0;
+    return last.number ? next_of(context, on, kernel) : 0;
 }
 
-HOT uint32_t stamps_run(uint8_t context, Stream on) {
-    uint64_t key = key_of(on);
+HOT uint32_t stamps_run(uint8_t context, Stream on, const void *function) {
+    uint64_t key = key_of(on), kernel = (uintptr_t)function;
     int is_last = last.number && last.key == key && last.context == context && last.turn == ring_turn();
-    return is_last && is_open(last.number) ? next_of(context, on) : new_run(context, on, key);
+    return is_last && is_open(last.number) ? next_of(context, on, kernel) : new_run(context, on, key, kernel);
 }
 
 HOT uint32_t stamps_ran(uint8_t context, Stream on, uint32_t number, Result result) {

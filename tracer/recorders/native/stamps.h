@@ -15,9 +15,9 @@ enum {
 
 /* Streams are handles from `stamps_stream`; default streams belong to the calling thread's context. */
 
-/* Before a launch: the number of its run, which gets a head stamp if it starts here. BEHIND marks launches that are
- * sampled at random to measure their duration. */
-uint32_t stamps_run(uint8_t context, Stream on);
+/* Before a launch of a kernel: the number of its run, which gets a head stamp if it starts here. BEHIND marks launches
+ * that are sampled to measure their duration. */
+uint32_t stamps_run(uint8_t context, Stream on, const void *kernel);
 
 /* After a launch: the number to record, 0 if the run has ended in the meantime, so that its tail may precede the
  * launch. */
@@ -33,7 +33,8 @@ void stamps_end_all(uint8_t context);
 /* The work on a stream has ended at an unknown time. */
 void stamps_leave(uint8_t context, Stream on);
 
-/* Before a stream is destroyed; its handle may be reused. */
+/* Before a stream waits for an event, or is destroyed and its handle may be reused: when it goes on does not follow from
+ * the work before. */
 void stamps_forget(uint8_t context, Stream on);
 
 /* A thread waits, or has learned that work has ended: the device may be idle afterwards. */

@@ -53,10 +53,10 @@ static _Thread_local __attribute__((tls_model("initial-exec"))) uint64_t own_aft
 #define LEAVE(how) leave(&record, how, stream_, result);
 #endif
 
-HOT __attribute__((noinline)) static void enter(Record *record, enum Call call, unsigned how, Stream on, Context other) {
+HOT __attribute__((noinline)) static void enter(Record *record, enum Call call, unsigned how, Stream on, void *other) {
     *record = (Record){.call = (uint16_t)call, .stream = (uintptr_t)on};
     record->context = how & END_OTHER ? device_of(other) : device_context();
-    if (how & LAUNCH) record->number = stamps_run(record->context, on);
+    if (how & LAUNCH) record->number = stamps_run(record->context, on, other);
     else if (how & ~(unsigned)(ASK | ASK_EVENT | BESIDE)) end_before(record->context, how, on);
     ring_expect();
     record->begin = ring_now();
@@ -100,7 +100,7 @@ HOT __attribute__((noinline)) static void leave(Record *record, unsigned how, St
 #define WRAP(how, ...) DEFINE(__VA_ARGS__, how, NULL)
 #define WRAP_OWN(...)
 #define WRAP_PLAIN(...) WRAP(PLAIN, __VA_ARGS__)
-#define WRAP_LAUNCH(...) WRAP(LAUNCH, __VA_ARGS__)
+#define WRAP_LAUNCH(...) DEFINE(__VA_ARGS__, LAUNCH, f)
 #define WRAP_END(...) WRAP(END, __VA_ARGS__)
 #define WRAP_END_ALL(...) WRAP(END_ALL, __VA_ARGS__)
 #define WRAP_END_OTHER(...) DEFINE(__VA_ARGS__, END_OTHER, c)
