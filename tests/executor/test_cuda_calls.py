@@ -8,7 +8,7 @@ import pytest
 
 from executor.backends.cuda import backend as cuda
 from executor.backends.cuda.backend import CopyCount
-from executor.backends.cuda.library import Cuda, Library
+from executor.backends.cuda.library import Cuda, Library, Workspaces
 from executor.run import execute
 from executor.run.configuration import Configuration
 from executor.scheduling.strategies import STRATEGIES
@@ -127,9 +127,13 @@ def test_an_event_says_nothing_of_waits_behind_it():
     assert first.done == 4
 
 
-def test_a_handle_of_cublas_has_its_workspace_after_its_stream():
-    """Setting the stream drops the workspace, and without one a product allocates memory in the graph."""
-    cuda = SimpleNamespace(cupy=SimpleNamespace(cuda=SimpleNamespace(alloc=lambda size: SimpleNamespace(ptr=64))))
+def test_a_handle_of_cublas_has_its_workspace_after_its_stream_and_each_graph_its_own():
+    """Setting the stream drops the workspace, and without one a product allocates memory in the graph. Graphs captured
+    on one stream may run beside each other."""
+    places = iter(range(64, 1024, 64))
+    cuda = SimpleNamespace(
+        cupy=SimpleNamespace(cuda=SimpleNamespace(alloc=lambda size: SimpleNamespace(ptr=next(places))))
+    )
     library, made = Library(cuda), MagicMock()
     made.configure_mock(**{f"cublas{name}_v2.return_value": 0 for name in ("Create", "SetStream", "SetWorkspace")})
     library._cublas = made, {}
@@ -137,4 +141,12 @@ def test_a_handle_of_cublas_has_its_workspace_after_its_stream():
         library.cublas(stream)
     names = [name.removeprefix("cublas").removesuffix("_v2") for name, *_ in made.method_calls]
     assert names == 2 * ["Create", "SetStream", "SetWorkspace"]
-    assert made.cublasSetWorkspace_v2.call_args.args[1].value == 64
+    one, other = Workspaces(), Workspaces()
+    for graph in (one, other, one):
+        with library.with_workspaces(graph):
+            library.cublas(1)
+            library.cublas(1)
+    library.cublas(1)
+    used = [call.args[1].value for call in made.cublasSetWorkspace_v2.call_args_list]
+    assert used == [64, 128, 192, 256, 192, 64]
+    assert ([each.ptr for each in one.values()], [each.ptr for each in other.values()]) == ([192], [256])

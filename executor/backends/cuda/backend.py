@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from executor.backends.cuda.kernels import CudaKernel, bind
-from executor.backends.cuda.library import Cuda, Library, load_cuda
+from executor.backends.cuda.library import Cuda, Library, Workspaces, load_cuda
 from executor.backends.interface import Backend, HostArray
 from executor.backends.weight_formats import encoded
 from executor.graph import BLOCK_FORMATS, Tensor
@@ -146,6 +146,7 @@ class CudaGraph:
 
     handle: int
     kernels: Mapping[Tensor, CudaKernel]
+    workspaces: Workspaces
 
 
 _TO_DEVICE, _TO_HOST, _ON_DEVICE = 1, 2, 3
@@ -413,8 +414,9 @@ class CudaBackend(Backend):
         Raises:
             ExecutionError: an event is waited for before it is recorded.
         """
-        runtime, captured = self._cuda.runtime, self._captured(plan, kernels)
-        graph = CudaGraph(runtime.graphInstantiate(captured), kernels)
+        runtime, workspaces = self._cuda.runtime, Workspaces()
+        captured = self._captured(plan, kernels, workspaces)
+        graph = CudaGraph(runtime.graphInstantiate(captured), kernels, workspaces)
         runtime.graphDestroy(captured)
         self._graphs.append(graph)
         return graph
@@ -424,7 +426,7 @@ class CudaBackend(Backend):
 
         The CUDA programming guide ("Updating Instantiated Graphs") lists what may differ; the topology may not.
         """
-        captured, b = self._captured(plan, kernels), self._cuda.bindings
+        captured, b = self._captured(plan, kernels, graph.workspaces), self._cuda.bindings
         status, _ = b.cuGraphExecUpdate(b.CUgraphExec(graph.handle), b.CUgraph(captured))
         self._cuda.runtime.graphDestroy(captured)
         if status == b.CUresult.CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE:
@@ -434,8 +436,8 @@ class CudaBackend(Backend):
         graph.kernels = kernels
         return True
 
-    def _captured(self, plan: Plan, kernels: Mapping[Tensor, CudaKernel]) -> int:
-        """Capture a plan as a graph."""
+    def _captured(self, plan: Plan, kernels: Mapping[Tensor, CudaKernel], workspaces: Workspaces) -> int:
+        """Capture a plan as a graph, whose products use these workspaces."""
         self.activate()
         runtime, main = self._cuda.runtime, self._streams[MAIN_STREAM]
         events = [runtime.eventCreateWithFlags(_NO_TIMING) for _ in range(plan.events)]
@@ -443,7 +445,8 @@ class CudaBackend(Backend):
             self._streams[stream]  # creates it: a capture must not
         runtime.streamBeginCapture(main, _RELAXED)
         try:
-            self._issue(plan, kernels, events)
+            with self._library.with_workspaces(workspaces):
+                self._issue(plan, kernels, events)
         finally:
             graph: int = runtime.streamEndCapture(main)
             for event in events:

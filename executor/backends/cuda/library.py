@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import ctypes
 import re
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from ctypes import byref, c_float, c_int, c_size_t, c_void_p
 from dataclasses import dataclass
 from functools import cache
@@ -26,6 +27,10 @@ MOST_SHARED_BYTES: Final = 200 * 1024
 _PLAIN_SHARED_BYTES: Final = 48 * 1024
 _WORKSPACE_BYTES: Final = 32 << 20
 """Of a cuBLAS handle: what its documentation recommends for the largest GPUs."""
+
+
+class Workspaces(dict[int, Any]):
+    """Stream -> the memory that products on it may use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +82,8 @@ class Library:
         self._modules: dict[tuple[str, ...], Any] = {}
         self._turns: dict[tuple[float, int], Any] = {}
         self._cublas: tuple[Any, dict[int, int]] | None = None
-        self._workspaces: list[Any] = []
+        self._workspaces = self._eager = Workspaces()
+        self._set: dict[int, Any] = {}  # stream -> the workspace that its handle has
 
     def call(
         self, file: str, name: str, grid: tuple[int, int], block: int, *arguments: Any,
@@ -124,7 +130,7 @@ class Library:
         return self._turns[key]
 
     def cublas(self, stream: int) -> tuple[Any, int]:
-        """Return the cuBLAS library and the handle of a stream; each stream has its own handle and workspace.
+        """Return the cuBLAS library and the handle of a stream, with a workspace (`with_workspaces`).
 
         Called through ctypes, as CuPy's own calls use CuPy's current stream. Without a workspace of ours, cuBLAS
         allocates its own inside a captured graph, and a graph that allocates memory takes no stamps of the light
@@ -140,11 +146,23 @@ class Library:
             check_cublas(library.cublasCreate_v2(ctypes.byref(handle)))
             handles[stream] = handle.value or 0
             check_cublas(library.cublasSetStream_v2(handle, ctypes.c_void_p(stream)))  # which drops any workspace
-            workspace = self.cuda.cupy.cuda.alloc(_WORKSPACE_BYTES)
-            self._workspaces.append(workspace)
-            size = c_size_t(_WORKSPACE_BYTES)
-            check_cublas(library.cublasSetWorkspace_v2(handle, c_void_p(workspace.ptr), size))
+        if stream not in self._workspaces:
+            self._workspaces[stream] = self.cuda.cupy.cuda.alloc(_WORKSPACE_BYTES)
+        workspace = self._workspaces[stream]
+        if self._set.get(stream) is not workspace:
+            self._set[stream], size = workspace, c_size_t(_WORKSPACE_BYTES)
+            check_cublas(library.cublasSetWorkspace_v2(c_void_p(handles[stream]), c_void_p(workspace.ptr), size))
         return library, handles[stream]
+
+    @contextmanager
+    def with_workspaces(self, workspaces: Workspaces) -> Iterator[None]:
+        """Products that are issued meanwhile use these, to which those of further streams are added. Graphs that are
+        captured on the same stream may run beside each other, so each needs workspaces of its own."""
+        self._workspaces = workspaces
+        try:
+            yield
+        finally:
+            self._workspaces = self._eager
 
     def close(self) -> None:
         """Destroy the cuBLAS handles."""
@@ -153,7 +171,8 @@ class Library:
             for handle in handles.values():
                 library.cublasDestroy_v2(ctypes.c_void_p(handle))
             self._cublas = None
-            self._workspaces.clear()
+            self._eager.clear()
+            self._set.clear()
 
     def _allow_shared(self, function: int, shared_bytes: int, name: str) -> None:
         if shared_bytes > MOST_SHARED_BYTES:
