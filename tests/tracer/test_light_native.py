@@ -450,7 +450,7 @@ def test_equal_queries_in_a_row_are_one_record_with_their_number(built):
     queries = ring.records[[name == "cuStreamQuery" for name in calls(ring)]]
     early, late = queries[queries["result"] == 600], queries[queries["result"] == 0]
     assert len(early) == len(late) == said.count("eager")
-    assert early["bytes"].sum() + len(late) == said.count("cuStreamQuery") > 20 * len(late)
+    assert early["bytes"].sum() + len(late) == said.count("cuStreamQuery") > 5 * len(late)
     assert (early["end"] > early["begin"]).all()
     assert (early["end"] <= late["begin"]).all()
     assert (early["end"] - early["begin"] > 1_000_000).mean() > 0.8  # busy for 2 ms

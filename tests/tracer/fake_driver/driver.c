@@ -11,11 +11,14 @@
  * what the recorder's PTX does.
  */
 #define _GNU_SOURCE
+#include <dlfcn.h>
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -91,7 +94,7 @@ void say(const char *what) {
 
 static uint64_t now(void) {
     struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
+    syscall(SYS_clock_gettime, CLOCK_MONOTONIC, &t); /* in no runtime of a sanitizer, which knows not all threads here */
     int64_t here = (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
     return (uint64_t)(here + 5000000000 + here / 1000 * drift / 1000000); /* another clock than the host's */
 }
@@ -114,19 +117,22 @@ static void stamp(Context context, const uint64_t *a) {
     if (graph != 32767) say(word & 1 ? "tail" : "head"); /* not of the chain that the recorder begins with */
 }
 
-/* Kernels that run for real. Their threads are joined at the next launch after they end: a device has none. */
+/* Kernels that run for real, in threads of the kernel's alone: a sanitizer knows nothing of them, and no memory is
+ * allocated, as the handler of a signal may not. The next launch waits for those that have ended: a device has no threads. */
 static struct Running {
-    _Atomic int state; /* 0: free, 1: taken, 2: runs, 3: has ended */
+    char stack[1 << 14] __attribute__((aligned(64)));
+    _Atomic int is_taken, has_ended;
+    _Atomic pid_t runs; /* cleared as the thread ends */
     uint64_t arguments[3];
     pid_t process;
-    pthread_t thread;
 } running[64];
 
-static void *answer(void *given) {
+static int answer(void *given) {
     struct Running *mine = given;
-    uint64_t *board = (uint64_t *)mine->arguments[0], final = mine->arguments[2];
-    if (full_us) usleep(full_us);
-    for (uint64_t question = mine->arguments[1], begun = now();; question++) {
+    uint64_t *board = (uint64_t *)mine->arguments[0], final = mine->arguments[2], begun = now();
+    while (now() - begun < (uint64_t)full_us * 1000) continue;
+    begun = now();
+    for (uint64_t question = mine->arguments[1];; question++) {
         __atomic_store_n(&board[16], now(), __ATOMIC_RELAXED);
         __atomic_store_n(&board[17], question, __ATOMIC_RELEASE);
         if (question >= final) break;
@@ -134,41 +140,41 @@ static void *answer(void *given) {
         if (__atomic_load_n(&board[0], __ATOMIC_ACQUIRE) <= question) break;
     }
     __atomic_store_n(&board[32], final, __ATOMIC_RELEASE);
-    return mine->state = 3, NULL;
+    return mine->has_ended = 1, 0;
 }
+
+static int (*start_thread)(int (*)(void *), void *, int, void *, ...);
+__attribute__((constructor)) static void find_clone(void) { *(void **)&start_thread = dlsym(RTLD_NEXT, "clone"); }
 
 static void join_ended(void) {
     for (struct Running *each = running; each < running + 64; each++) {
-        int ended = 3;
-        if (each->state != 3 || !__atomic_compare_exchange_n(&each->state, &ended, 1, 0, 5, 5)) continue;
-        if (each->process == getpid()) pthread_join(each->thread, NULL);
-        each->state = 0;
+        int ended = 1;
+        if (!each->has_ended || !__atomic_compare_exchange_n(&each->has_ended, &ended, 0, 0, 5, 5)) continue;
+        while (each->process == getpid() && each->runs) sched_yield();
+        each->is_taken = 0;
     }
 }
 
 /* A device needs no processor: where that may be, this thread takes another one than the caller's at once. */
 static void start_answering(const uint64_t *arguments) {
-    pthread_attr_t how;
+    const int how = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM |
+                    CLONE_PARENT_SETTID | CLONE_CHILD_CLEARTID;
     cpu_set_t others;
+    sigset_t all, before;
     struct Running *mine = running;
-    for (int none = 0; !__atomic_compare_exchange_n(&mine->state, &none, 1, 0, 5, 5); none = 0)
+    for (int none = 0; !__atomic_compare_exchange_n(&mine->is_taken, &none, 1, 0, 5, 5); none = 0)
         if (++mine == running + 64) return;
     memcpy(mine->arguments, arguments, sizeof mine->arguments);
     mine->process = getpid();
-    pthread_attr_init(&how);
+    mine->runs = 1;
+    sigfillset(&all), pthread_sigmask(SIG_BLOCK, &all, &before);
+    pid_t thread = start_thread(answer, mine->stack + sizeof mine->stack, how, mine, &mine->runs, NULL, &mine->runs);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (thread < 0) mine->is_taken = 0;
     sched_getaffinity(0, sizeof others, &others);
     CPU_CLR(sched_getcpu(), &others);
-    if (CPU_COUNT(&others)) pthread_attr_setaffinity_np(&how, sizeof others, &others);
-    pthread_attr_setinheritsched(&how, PTHREAD_EXPLICIT_SCHED);
-    pthread_attr_setschedpolicy(&how, SCHED_FIFO);
-    pthread_attr_setschedparam(&how, &(struct sched_param){.sched_priority = 1});
-    mine->state = 2;
-    if (pthread_create(&mine->thread, &how, answer, mine)) {
-        pthread_attr_setschedpolicy(&how, SCHED_OTHER);
-        pthread_attr_setschedparam(&how, &(struct sched_param){.sched_priority = 0});
-        if (pthread_create(&mine->thread, &how, answer, mine)) mine->state = 0;
-    }
-    pthread_attr_destroy(&how);
+    if (thread > 0 && CPU_COUNT(&others)) sched_setaffinity(thread, sizeof others, &others);
+    if (thread > 0) sched_setscheduler(thread, SCHED_FIFO, &(struct sched_param){.sched_priority = 1});
 }
 
 static void run(const char *name, int is_stamp, Context context, const uint64_t *arguments) {

@@ -36,6 +36,7 @@ int main(int argc, char **argv) {
     if (IS("children")) {
         for (int i = 0; i < 100; i++) {
             usleep(4000), cuda_calls(1);
+            fflush(stdout);
             pid_t child = i % 10 ? 0 : fork();
             if (i % 10 == 0 && !child) _exit(usleep(1000));
             if (child && child_code(child)) return 90;

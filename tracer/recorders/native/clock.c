@@ -18,6 +18,7 @@ enum {
     QUESTIONS = 8, /* of a burst, of which the one answered soonest is kept */
     TRIES = 3,     /* of the first burst, which may find the host or the device busy */
     FIRST_NS = 100000000, MOST_APART_NS = 1000000000, /* the times between bursts double up to the latter */
+    IDLE_NS = 250000000, AGAIN_NS = 500000000, /* without a call for so long our thread ends, for so long at least */
     SOON_NS = 100000,   /* a kernel starts by then on a device that has room for it */
     LATE_NS = 5000000,  /* or by then: our own thread waits for so long */
     PART_NS = 50000,    /* sleeping for so long at a time */
@@ -179,17 +180,24 @@ static int is_idle(void) { return atomic_load(&ring.header->written) == atomic_l
 
 /* Until the process exits, or is idle. */
 static void *run(void *nothing) {
-    int64_t apart = FIRST_NS;
+    uint64_t apart = FIRST_NS, next = 0, before = 0, changed = ring_now();
     uint32_t runs = RUNS;
     pthread_setname_np(pthread_self(), "intertoken");
     prctl(PR_SET_TIMERSLACK, 1000ul); /* ns */
     while (!atomic_load(&is_called)) {
-        burst_all(1, 0);
-        wait_on(&is_called, 0, apart);
-        if (is_idle()) break;
-        apart = apart < MOST_APART_NS / 2 ? 2 * apart : MOST_APART_NS;
+        uint64_t written = atomic_load(&ring.header->written), now = ring_now();
+        if (written != before) before = written, changed = now;
+        int is_quiet = now - changed >= ring_ticks(IDLE_NS);
+        if (now >= next || (is_quiet && !is_idle())) {
+            burst_all(1, 0);
+            next = now + ring_ticks(apart);
+            apart = apart < MOST_APART_NS / 2 ? 2 * apart : MOST_APART_NS;
+        }
+        if (is_quiet) break;
+        uint64_t left = next > now ? ring_ns(next - now) : 0;
+        wait_on(&is_called, 0, (int64_t)(left < IDLE_NS ? left : IDLE_NS));
     }
-    atomic_store(&due, (int64_t)ring_now());
+    atomic_store(&due, (int64_t)(ring_now() + ring_ticks(AGAIN_NS)));
     if (atomic_compare_exchange_strong(&state, &runs, NONE)) return nothing;
     burst_all(0, 1);
     return set(&state, ENDED), nothing;
