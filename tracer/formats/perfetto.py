@@ -26,7 +26,17 @@ from numpy.typing import NDArray
 from tracer.errors import EmptyTraceError, FormatError
 from tracer.files.output import appearing
 from tracer.formats import Counters, Format
-from tracer.formats.tracks import SYNC_NAMES, THREAD, Tracks, arrows, no_place_for, slice_order, spans, tracks_of
+from tracer.formats.tracks import (
+    CATEGORY_OF,
+    SYNC_NAMES,
+    THREAD,
+    Tracks,
+    arrows,
+    no_place_for,
+    slice_order,
+    spans,
+    tracks_of,
+)
 from tracer.model.intervals import Ints
 from tracer.model.schema import DEVICE_TABLES, MISSING, TABLES
 from tracer.model.trace import Trace
@@ -47,10 +57,6 @@ _EXPLICIT: Final = 3  # TrackDescriptor.ChildTracksOrdering
 _CLEARED, _NEEDED = 1, 2  # TracePacket.SequenceFlags: of the incremental state
 _EDGES: Final = 1 << 15  # begins and ends of slices built at a time
 
-CATEGORY_OF: Final = {
-    "kernels": "kernel", "graph_launches": "graph", "memcpys": "memcpy", "memsets": "memset", "api": "cuda api",
-    "nvtx": "nvtx", "syncs": "sync", "cuda_events": "event record",
-}  # fmt: skip
 _NOT_ARGUMENTS: Final = {"start", "end", "process", "thread", "device", "stream", "color", "text", "type", "callchain"}
 """Columns already expressed by a slice's times, track and name, and the number of a call chain, which this format
 cannot hold; all others become its arguments.
@@ -77,11 +83,10 @@ def sniff(path: Path) -> bool:
 
 
 def read(path: Path) -> Trace:
-    """Read a trace that rocprofv3, PyTorch's profiler or Perfetto's library wrote; not one of ours, which has less than
-    the recording that it shows.
+    """Read a trace that rocprofv3, PyTorch's profiler, Perfetto's library or we wrote.
 
     Raises:
-        FormatError: the required extra is not installed, damaged, or written by us.
+        FormatError: the required extra is not installed, or it is damaged.
     """
     _check_installed(path, "reading")
     from tracer.formats import perfetto_read

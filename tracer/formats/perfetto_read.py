@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, BinaryIO, Final, NamedTuple
+from typing import Any, BinaryIO, Final
 
 import pandas as pd
 
@@ -26,6 +26,7 @@ from tracer.errors import FormatError
 from tracer.files.bounded import opened, parsed
 from tracer.formats.chrome import CHROME, trace_of_tables
 from tracer.formats.chrome_tables import Tables
+from tracer.formats.perfetto_own import Own, Slice
 from tracer.formats.rocm import Rows, device_of, trace_of
 from tracer.model.calls import LETTERS, plain
 from tracer.model.schema import MISSING, MOST_NS
@@ -45,17 +46,6 @@ _UNNAMED: Final = {"", "PLACE_HOLDER"}
 def _text(text: str | bytes) -> str:
     """A text, which protobuf leaves as bytes if they are not UTF-8."""
     return text if isinstance(text, str) else text.decode("utf-8", "replace")
-
-
-class Slice(NamedTuple):
-    """A slice or instant: times in ns, and the descriptors of its track and of those around that, innermost first."""
-
-    start: int
-    end: int
-    name: str
-    category: str
-    arguments: Mapping[str, Any]
-    tracks: list[Any]
 
 
 @dataclass
@@ -214,6 +204,12 @@ class Slices:
                 found[name] = _text(value) if isinstance(value, bytes) else value
         return found
 
+    def processes(self) -> Iterator[tuple[int, str]]:
+        """The processes that the file describes, and their names."""
+        for track in self._tracks.values():
+            if track.HasField("process"):
+                yield track.process.pid, _text(track.process.process_name)
+
     def _around(self, uuid: int) -> list[Any]:
         found: list[Any] = []
         while uuid in self._tracks and len(found) < 8:
@@ -225,9 +221,6 @@ class Slices:
 _ROCPROF: Final = frozenset({"hip_api", "hsa_api", "marker_api", "rccl_api", "rocdecode_api", "rocjpeg_api",
                              "kernel_dispatch", "memory_copy"})  # fmt: skip
 """rocprofv3's categories that are rows of a trace."""
-
-_OURS: Final = "cuda api"
-"""A category of the files that we write."""
 
 
 class _OfRocprof:
@@ -385,16 +378,14 @@ def _json(text: str) -> Any:
 
 def read(path: Path) -> Trace:
     """Read a trace, see `perfetto.read`. Raises FormatError."""
-    rows, chrome, tables = _OfRocprof(), _Chrome(), Tables()
+    rows, own, chrome, tables = _OfRocprof(), Own(), _Chrome(), Tables()
     with opened(path) as file:
         slices = Slices(path, file)
         for each in slices:
             if each.category in _ROCPROF:
                 rows.add(each)
-            elif each.category == _OURS:
-                raise FormatError(
-                    f"{path}: a Perfetto trace for viewers that intertoken wrote; give the recording that it shows"
-                )
+            elif own.add(each, _text):
+                pass
             elif (event := chrome.event(each)) is not None:
                 tables.add(event)
     if not slices.decoded:
@@ -406,8 +397,10 @@ def read(path: Path) -> Trace:
         said.append(f"{slices.left_out} packets are compressed, damaged or too deep; they are left out")
     if slices.unclosed:
         said.append(f"{slices.unclosed} slices were never closed; they end with the recording")
-    if rows.found:
-        trace = trace_of(rows.joined())
+    for process, name in slices.processes():
+        own.describe(process, name)
+    if rows.found or own.found:
+        trace = trace_of(rows.joined()) if rows.found else own.trace()
         trace.notes[:0] = said
         return trace
     for description in chrome.descriptions():

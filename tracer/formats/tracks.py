@@ -31,6 +31,11 @@ SYNC_NAMES: Final = {
     "context": "Context Sync",
 }  # fmt: skip
 """Kineto's names of the sync types, which viewers show."""
+CATEGORY_OF: Final = {
+    "kernels": "kernel", "graph_launches": "graph", "memcpys": "memcpy", "memsets": "memset", "api": "cuda api",
+    "nvtx": "nvtx", "syncs": "sync", "cuda_events": "event record",
+}  # fmt: skip
+"""Table -> the category of its events in Perfetto's traces."""
 COLUMNS: Final = ("kind", "process", "thread", "device", "context", "stream", "lane")
 
 
