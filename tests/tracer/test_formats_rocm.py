@@ -10,8 +10,9 @@ from click.testing import CliRunner
 from dashboard.reading.store import RunStore
 from tests.tracer.rocm_files import COPY, GRAPH, LAUNCH, SYNC, Database, csv_folder, hip, same_tables
 from tracer import analyse, formats
+from tracer.analysis.tokens import find_steps
 from tracer.cli import main
-from tracer.errors import FormatError
+from tracer.errors import EmptyTraceError, FormatError
 from tracer.model.schema import MISSING
 from tracer.model.trace import Trace
 
@@ -132,6 +133,10 @@ def test_csv_that_is_refused(tmp_path):
             formats.read(folder)
     file.write_text(good[: len(good) // 2])
     assert "100_kernel_trace.csv: 1 rows are incomplete and left out" in formats.read(folder).notes
+    with pytest.raises(
+        EmptyTraceError, match=r"was HIP traced \(rocprofv3 --runtime-trace, which includes kernels\)\?$"
+    ):
+        find_steps(Trace({}, {"source": "rocprofv3"}))
     for text in (good.split("\n")[0] + "\n", good[:40], "a,b\n1,2\n", '"Domain,Start_Timestamp\n'):
         file.write_text(text)
         if text.startswith('"Kind') and text.endswith("\n"):

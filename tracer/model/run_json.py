@@ -25,6 +25,7 @@ _MOST: Final = 1e12
 _TRACING_CUDA: Final = {
     LIGHT: "the light recorder cannot time what its notes name; --passes graph can",
     "nsys": "nsys --trace=cuda,nvtx",
+    "rocprofv3": "rocprofv3 --runtime-trace, which includes kernels",
     "PyTorch": "torch.profiler with activities=[CPU, CUDA], on a GPU",
 }
 """Prefix of a trace's source -> how to make its recorder trace CUDA, or what else does."""
@@ -132,4 +133,5 @@ def was_traced(what: str, trace: Trace) -> str:
         return printable(lacks)
     source = str(trace.metadata.get("source", ""))
     remedy = next((f" ({words})" for recorder, words in _TRACING_CUDA.items() if source.startswith(recorder)), "")
-    return f"was {what} traced{remedy}?"
+    traced = what.replace("CUDA", "HIP") if source.startswith("rocprofv3") else what
+    return f"was {traced} traced{remedy}?"
