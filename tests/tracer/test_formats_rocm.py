@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from dashboard.reading.store import RunStore
+from tests.tracer.pftraces import of_rocprofv3
 from tests.tracer.rocm_files import COPY, GRAPH, LAUNCH, SYNC, Database, csv_folder, hip, same_tables
 from tracer import analyse, formats
 from tracer.analysis.tokens import find_steps
@@ -171,6 +172,14 @@ def test_databases_of_several_processes(tmp_path, merged):
     Database(tmp_path / "c.db", hip(process=300), machine="m2")
     with pytest.raises(FormatError, match="holds recordings of 2 machines, whose clocks differ: name one"):
         formats.read(tmp_path)
+
+
+def test_files_of_many_rows_are_read_in_parts(tmp_path, monkeypatch):
+    monkeypatch.setattr("tracer.formats.perfetto_read._CHUNK", 5)
+    expected = hip(20)
+    found = formats.read(of_rocprofv3(expected, tmp_path / "a.pftrace"))
+    assert all(len(found[table]) == len(expected[table]) for table in ("kernels", "memcpys", "api", "nvtx"))
+    assert found["kernels"]["name"].tolist() == expected["kernels"]["name"].tolist()
 
 
 def changed(path, *statements):

@@ -27,14 +27,15 @@ from tracer.files.bounded import opened, parsed
 from tracer.formats.chrome import CHROME, trace_of_tables
 from tracer.formats.chrome_tables import Tables
 from tracer.formats.perfetto_own import Own, Slice
-from tracer.formats.rocm import Rows, device_of, trace_of
+from tracer.formats.rocm import TEXTS, Rows, device_of, trace_of
 from tracer.model.calls import LETTERS, plain
 from tracer.model.schema import MISSING, MOST_NS
-from tracer.model.trace import Trace
+from tracer.model.trace import Trace, categorical
 from tracer.progress import tell
 
 _PACKET: Final = 0x0A  # tag of field 1, a submessage
 _LARGEST: Final = 64 << 20  # bytes of a packet; those of events have some hundred
+_CHUNK: Final = 1 << 14  # rows
 _MOST_OPEN: Final = 1000  # slices on a track
 _TELL_AFTER: Final = 1 << 14
 _BEGIN, _END, _INSTANT = 1, 2, 3  # TrackEvent.Type
@@ -224,18 +225,16 @@ _ROCPROF: Final = frozenset({"hip_api", "hsa_api", "marker_api", "rccl_api", "ro
 
 
 class _OfRocprof:
-    """Collects rocprofv3's slices as rows."""
+    """Collects rocprofv3's slices as rows, in frames of some thousand."""
 
     def __init__(self) -> None:
         self._rows: dict[str, list[dict[str, Any]]] = {"kernels": [], "copies": [], "calls": []}
-
-    @property
-    def found(self) -> bool:
-        """Whether there are any."""
-        return any(self._rows.values())
+        self._frames: dict[str, list[pd.DataFrame]] = {table: [] for table in self._rows}
+        self.found = False
 
     def add(self, slice: Slice) -> None:
         """Add a slice of one of its categories."""
+        self.found = True
         told = slice.arguments
         row = {
             "start": slice.start, "end": slice.end, "name": slice.name, "correlation": _number(told.get("corr_id")),
@@ -246,28 +245,42 @@ class _OfRocprof:
             queue, stream = _number(told.get("queue")), _number(told.get("stream_ID"))
             used = {"registers": _number(told.get("VGPR_Count")), "dynamic_shared": _number(told.get("LDS_Block_Size"))}
             device = device_of(str(told.get("agent", "")))
-            self._rows["kernels"].append(row | used | {"device": device, "queue": queue, "stream": stream})
+            self._append("kernels", row | used | {"device": device, "queue": queue, "stream": stream})
         elif slice.category == "memory_copy":
             ends = {
                 ours: device_of(str(told.get(theirs, "")))
                 for ours, theirs in (("source", "src_agent"), ("destination", "dst_agent"))
             }
             size, stream = _number(told.get("copy_bytes")), _number(told.get("stream_ID"))
-            self._rows["copies"].append(row | ends | {"direction": slice.name, "bytes": size, "stream": stream})
+            self._append("copies", row | ends | {"direction": slice.name, "bytes": size, "stream": stream})
         else:
             thread = {"thread": _number(told.get("tid")), "domain": slice.category, "is_process": 0}
-            self._rows["calls"].append(row | thread)
+            self._append("calls", row | thread)
+
+    def _append(self, table: str, row: dict[str, Any]) -> None:
+        self._rows[table].append(row)
+        if len(self._rows[table]) == _CHUNK:
+            self._flush(table)
+
+    def _flush(self, table: str) -> None:
+        frame = pd.DataFrame(self._rows[table])
+        for name in TEXTS & {*frame}:
+            frame[name] = categorical(*pd.factorize(frame[name]))
+        self._frames[table].append(frame)
+        self._rows[table].clear()
 
     def joined(self) -> Rows:
         """All rows. Those on tracks without a process are of the only one that the file names."""
-        rows = Rows()
-        pids = {row["process"] for part in self._rows.values() for row in part} - {0, MISSING}
+        for table, remaining in self._rows.items():
+            if remaining:
+                self._flush(table)
+        rows, pids = Rows(), set[int]()
+        for frames in self._frames.values():
+            pids.update(pid for frame in frames for pid in frame["process"].unique().tolist() if pid > 0)
         alone = next(iter(pids)) if len(pids) == 1 else MISSING
-        for table, part in self._rows.items():
-            frame = pd.DataFrame(part)
-            if len(frame):
-                frame["process"] = frame["process"].where(frame["process"] > 0, alone)
-                rows.add(table, frame)
+        for table, frames in self._frames.items():
+            for frame in frames:
+                rows.add(table, frame.assign(process=frame["process"].where(frame["process"] > 0, alone)))
         return rows
 
 

@@ -132,11 +132,12 @@ class _Stored:
             raise FormatError(f"table {table}, column {column} holds {values.type}, not numbers")
         return np.asarray(values.cast(pa.int64()).fill_null(MISSING).to_numpy(), np.int64)
 
-    def texts(self, table: str, column: str) -> list[str]:
-        """A column of texts; "" for NULL, and throughout if there is none."""
+    def texts(self, table: str, column: str, rows: Ints | None = None) -> list[str]:
+        """A column of texts, or that of some rows; "" for NULL, and throughout if there is none."""
         if not self.has(table, column):
-            return [""] * self.length(table)
-        values = self._tables[table][column].to_pylist()
+            return [""] * (self.length(table) if rows is None else len(rows))
+        stored = self._tables[table][column]
+        values = (stored if rows is None else stored.take(pa.array(rows))).to_pylist()
         return [each.decode("utf-8", "replace") if isinstance(each, bytes) else str(each or "") for each in values]
 
     def at(self, ids: Ints, table: str, column: str) -> Ints:
@@ -145,10 +146,11 @@ class _Stored:
 
     def named(self, ids: Ints, table: str, *columns: str) -> Any:
         """The texts of the first of these columns that has one, for these ids; "" where there is no such row."""
-        first, *others = (self.texts(table, column) for column in columns)
+        at = _look_up(ids, self.numbers(table, "id"), np.arange(self.length(table)))
+        rows, codes = np.unique(at, return_inverse=True)
+        first, *others = (self.texts(table, column, rows[rows != MISSING]) for column in columns)
         texts = [next(filter(None, each), "") for each in zip(first, *others, strict=True)]
-        at = _look_up(ids, self.numbers(table, "id"), np.arange(len(texts)))
-        return categorical(np.where(at == MISSING, len(texts), at), [*texts, ""])
+        return categorical(codes, [""] * int((rows == MISSING).sum()) + texts)
 
 
 def _look_up(ids: Ints, known: Ints, values: Ints) -> Ints:
@@ -275,12 +277,14 @@ def _calls(stored: _Stored, table: str, placed: pd.DataFrame) -> pd.DataFrame:
     function = stored.named(stored.numbers(table, "name_id"), "rocpd_string", "string")
     is_marker = _at_codes(domain, lambda text: MARKERS.fullmatch(text) is not None)
     is_process = is_marker & _at_codes(function, lambda text: text in _OF_PROCESS)
-    names = np.asarray(function, object)
+    name = function
     if is_marker.any():
+        names = np.asarray(function, object)
         extra = stored.named(event[is_marker], "rocpd_event", "extdata")
         messages = np.array([_message(str(text)) for text in extra.categories], object)[extra.codes]
         names[is_marker] = np.where(messages == "", names[is_marker], messages)
-    return placed.assign(domain=domain, name=categorical(np.arange(len(names)), names),
+        name = categorical(np.arange(len(names)), names)
+    return placed.assign(domain=domain, name=name,
                          is_process=is_process.astype(np.int64), is_marker=is_marker)  # fmt: skip
 
 
