@@ -43,6 +43,10 @@ _LAST: Final[tuple[tuple[re.Pattern[bytes], str], ...]] = (
         "a CSV of rocprofv3 without kernels, copies or calls; record with --runtime-trace",
     ),
     (
+        re.compile(rb'"?Name"?,"?Calls"?,"?TotalDurationNs"?,|"?Correlation_Id"?,"?Dispatch_Id"?,'),
+        "sums or counters of rocprofv3, without the time of each kernel and call; record with --runtime-trace",
+    ),
+    (
         re.compile(rb'(?:"?Index"?,)?"?KernelName"?,'),
         "a CSV of rocprof (v1), without calls; record with rocprofv3 --runtime-trace",
     ),
