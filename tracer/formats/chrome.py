@@ -133,7 +133,7 @@ def trace_of_tables(tables: Tables, metadata: dict[str, Any], said: Sequence[str
     if tables.rpd:
         trace.metadata["source"] = RPD
         trace.notes += notes_of_rpd(True in tables.rpd)
-    if tables.xla.found:
+    if tables.xla.has_devices:
         trace.metadata["source"] = XLA
     trace.notes += [*said, *pids.notes()]
     trace.notes += _not_understood(trace)
@@ -155,13 +155,13 @@ def write(trace: Trace, path: Path) -> list[str]:
 def _not_understood(trace: Trace) -> list[str]:
     """A note that counts the rows of accelerators other than CUDA's and HIP's."""
     domains = trace["nvtx"]["domain"].value_counts()
-    found = {str(name): int(count) for name, count in domains.items() if name in OTHER_DOMAINS and count}
+    counts = {str(name): int(count) for name, count in domains.items() if name in OTHER_DOMAINS and count}
     ascend = trace["processes"].loc[trace["processes"]["name"] == _ASCEND, "process"]
     if rows := int(trace["nvtx"]["process"].isin(ascend).sum()):
-        found[_ASCEND] = rows
-    if not found:
+        counts[_ASCEND] = rows
+    if not counts:
         return []
-    rows_of = ", ".join(f"{count} {name}" for name, count in found.items())
+    rows_of = ", ".join(f"{count} {name}" for name, count in counts.items())
     return [f"rows of an unsupported accelerator are kept as plain ranges ({rows_of}): its work is not analysed"]
 
 
@@ -295,8 +295,8 @@ class EventStream:
         Raises:
             FormatError: not JSON, no list of events, damaged, or a gzip bomb. A truncated file raises nothing.
         """
-        if not self._is_list and (found := _instead_of_list(self.head)):
-            raise FormatError(f'{self._path}: "{EVENTS}" holds {found}, not a list of events')
+        if not self._is_list and (instead := _instead_of_list(self.head)):
+            raise FormatError(f'{self._path}: "{EVENTS}" holds {instead}, not a list of events')
         import ijson  # only here: other formats start faster without it
         from ijson.common import JSONError
 
@@ -363,20 +363,20 @@ def _instead_of_list(head: bytes) -> str | None:
     from ijson.common import JSONError
 
     try:
-        found = next(event for at, event, _ in ijson.parse(head) if at == EVENTS)
+        first = next(event for at, event, _ in ijson.parse(head) if at == EVENTS)
     except (JSONError, UnicodeDecodeError, ArithmeticError):  # reading on reports this, or that it is truncated
         return None
     except StopIteration:
         return "nothing at its top level"
-    return None if found == "start_array" else _NO_LISTS[found]
+    return None if first == "start_array" else _NO_LISTS[first]
 
 
 def _before_events(head: bytes) -> dict[str, Any]:
     """The members of the outer object before its events."""
     key = re.compile(f'"{EVENTS}"'.encode())
     for place in islice(key.finditer(head), _MOST_TRIES):
-        if (found := _object(head[: place.start()].rstrip().removesuffix(b",") + b"}")) is not None:
-            return found
+        if (members := _object(head[: place.start()].rstrip().removesuffix(b",") + b"}")) is not None:
+            return members
     return {}
 
 
@@ -386,8 +386,8 @@ def _after_events(tail: bytes) -> dict[str, Any]:
     at = parts.find(b"]")
     while at >= 0:
         rest = parts[at + 1 :].lstrip()
-        if rest.startswith(b",") and (found := _object(b"{" + rest[1:])) is not None:
-            return found
+        if rest.startswith(b",") and (members := _object(b"{" + rest[1:])) is not None:
+            return members
         at = parts.find(b"]", at + 1)
     return {}
 

@@ -167,10 +167,10 @@ MOST_FILES: Final = 2_000
 def files_in(folder: Path, suffix: str) -> list[Path]:
     """The files of a folder with this suffix, sorted; none if it cannot be read."""
     try:
-        found = sorted(file for file in folder.iterdir() if file.suffix.lower() == suffix and file.is_file())
+        files = sorted(file for file in folder.iterdir() if file.suffix.lower() == suffix and file.is_file())
     except OSError:
         return []
-    return found[:MOST_FILES]
+    return files[:MOST_FILES]
 
 
 def recorded_in(path: Path, suffix: str) -> list[Path]:
@@ -195,8 +195,8 @@ def _possible(rows: pd.DataFrame, what: str, notes: list[str]) -> pd.DataFrame:
 
 def _named(texts: pd.Series, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
     """Which rows' text is of this form; each distinct text is looked at once."""
-    found = np.array([pattern.fullmatch(str(text)) is not None for text in texts.cat.categories] or [False])
-    return np.asarray(found[texts.cat.codes.to_numpy()], np.bool_)
+    matches = np.array([pattern.fullmatch(str(text)) is not None for text in texts.cat.categories] or [False])
+    return np.asarray(matches[texts.cat.codes.to_numpy()], np.bool_)
 
 
 def _left_out(calls: pd.DataFrame) -> NDArray[np.bool_]:
@@ -216,8 +216,8 @@ def _of_hip(api: pd.DataFrame, launched: pd.DataFrame) -> Ints:
     around = pd.merge_asof(inner[[*place, "start", "correlation"]], outer[[*place, "begin", "end", "hip"]],
                            left_on="start", right_on="begin", by=place)  # fmt: skip
     hip = around[around["end"] >= around["start"]].set_index(keys)["hip"]  # NaN where there is none
-    found = hip.reindex(pd.MultiIndex.from_frame(launched[keys])).fillna(MISSING).to_numpy(np.int64)
-    return np.where(found == MISSING, own, found)
+    of_hip = hip.reindex(pd.MultiIndex.from_frame(launched[keys])).fillna(MISSING).to_numpy(np.int64)
+    return np.where(of_hip == MISSING, own, of_hip)
 
 
 def _kernels(rows: pd.DataFrame) -> pd.DataFrame:
@@ -230,8 +230,8 @@ def _kernels(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _copies(rows: pd.DataFrame) -> pd.DataFrame:
-    found = [_DIRECTION.search(str(text)) for text in rows["direction"].cat.categories]
-    ends = [(match[1], match[2]) if match else ("", "") for match in found] or [("", "")]
+    matches = [_DIRECTION.search(str(text)) for text in rows["direction"].cat.categories]
+    ends = [(match[1], match[2]) if match else ("", "") for match in matches] or [("", "")]
     from_host, to_host = (
         np.array([end[side] != "DEVICE" for end in ends])[rows["direction"].cat.codes] for side in (0, 1)
     )

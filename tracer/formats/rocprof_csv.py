@@ -230,8 +230,8 @@ class _Agents:
 
     def devices(self, agents: pd.Series) -> NDArray[np.int64]:
         """The device of each row's agent; MISSING for one that is not a GPU."""
-        found = np.array([device_of(str(text), self._number) for text in agents.cat.categories] or [MISSING], np.int64)
-        return found[agents.cat.codes.to_numpy()]
+        device = np.array([device_of(str(text), self._number) for text in agents.cat.categories] or [MISSING], np.int64)
+        return device[agents.cat.codes.to_numpy()]
 
 
 def _is_part(path: Path) -> bool:

@@ -38,7 +38,7 @@ class Xla:
         self._stream: dict[Any, int] = {}
 
     @property
-    def found(self) -> bool:
+    def has_devices(self) -> bool:
         """Whether the file has a device of XLA's."""
         return bool(self._device)
 
