@@ -146,11 +146,11 @@ static int burst(uint8_t context, int may_sleep, int *is_refused) {
     if (*is_refused) return ring_count(COUNT_brackets_refused, 1), 0;
     clocks[context].asked = first + QUESTIONS;
     clocks[context].settled = since + ring_ticks(FIRST_NS);
-    Bracket found = starts(board, first, may_sleep) ? ask(board, first) : (Bracket){0, 0, 0, 0};
-    if (found.after) keep(context, &found);
+    Bracket bracket = starts(board, first, may_sleep) ? ask(board, first) : (Bracket){0, 0, 0, 0};
+    if (bracket.after) keep(context, &bracket);
     else ring_count(COUNT_brackets_late, 1);
     ring_count(COUNT_brackets_ns, ring_ns(ring_now() - since));
-    return found.after != 0;
+    return bracket.after != 0;
 }
 
 /* One of any context. One in which launches fail is left alone from then on. */

@@ -100,8 +100,8 @@ static uint64_t apart_of(const char *budget) {
     uint64_t thousandths = strtoull(budget, &rest, 10) * 1000, digit = 100;
     if (*rest == '.')
         for (rest++; *rest >= '0' && *rest <= '9'; rest++, digit /= 10) thousandths += (uint64_t)(*rest - '0') * digit;
-    uint64_t found = thousandths ? 2 * 100 * 1000 / thousandths : 0;
-    return thousandths && !found ? 1 : found;
+    uint64_t launches = thousandths ? 2 * 100 * 1000 / thousandths : 0;
+    return thousandths && !launches ? 1 : launches;
 }
 
 void device_start(void) {
