@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.tracer import light_engine as device
 from tests.tracer.bases import base_of
 from tests.tracer.light_engine import KERNELS, LENGTHS, NEVER, Engine, ahead, decoding, engine
+from tests.tracer.light_streams import FORWARD, forked, overlapped
 from tracer.analysis.gaps import gap_report
 from tracer.analysis.idle import PLACES
 from tracer.analysis.path.paths import Causality
@@ -18,10 +19,11 @@ from tracer.analysis.tokens import find_steps
 from tracer.errors import EmptyTraceError
 from tracer.model.fits import fits_of
 from tracer.model.schema import MISSING
-from tracer.recorders import light_work
+from tracer.recorders import light_waits
 from tracer.recorders.light import light_trace
 from tracer.recorders.light_ring import INSIDE_GRAPH
-from tracer.recorders.light_work import ended, stamped_work
+from tracer.recorders.light_waits import ended
+from tracer.recorders.light_work import stamped_work
 from tracer.whatif.edits import ScaleHost, ScaleKernels
 from tracer.whatif.prediction import predict
 
@@ -132,6 +134,44 @@ def test_a_host_that_is_ahead_tells_when_launches_arrive_all_the_same():
     runs = work.table[work.table["graph"] == MISSING]
     assert runs.index.isin(work.kernels.table["run"]).mean() > 0.99
     assert work.kernels.apart_ns < 2_000
+
+
+@pytest.mark.parametrize(("more_ns", "seed"), [(0, 0), (3_000, 0), (3_000, 1)])
+def test_streams_that_wait_for_each_other_end_when_the_last_of_them_does(more_ns, seed):
+    """Also where samples are too long, as kernels take longer while one stream is sampled beside others."""
+    made, spans = forked(400, 40, more_ns, seed)
+    trace = light_trace([made.ring()])
+    assert not len(trace["graph_launches"])  # no run is left
+    begin, end = np.array(spans).T
+    gap = begin[1:] - end[:-1]
+    told = gap_report(trace, find_steps(trace)).gap_us
+    assert told["p50"] == pytest.approx(np.median(gap) / 1e3, abs=1.0)
+    assert told["mean"] == pytest.approx(gap.mean() / 1e3, abs=2.0)
+
+
+def test_a_stream_beside_the_graph_is_where_it_ran():
+    made, spans = overlapped(400, 30)
+    work = stamped_work(made.ring())
+    assert not len(work.table[work.table["graph"] == MISSING].drop(work.kernels.table["run"].unique()))
+    ends = work.kernels.table.sort_values("record")["end"].to_numpy().reshape(400, 16)
+    apart = ends[:, -1] - np.array(spans)[:, 1]
+    assert np.abs(apart).max() <= work.alignments[0].error_ns
+
+
+def test_kernels_without_a_sample_last_as_long_as_their_run_does_beyond_the_others():
+    """If its ends have stamps and most of its kernels were sampled; without, it is said which were not."""
+    made, _ = overlapped(400, 30, unsampled=1)
+    work = stamped_work(made.ring())
+    runs = work.table[(work.table["graph"] == MISSING) & (work.table["launches"] == 8)]
+    found = work.kernels.table[work.kernels.table["run"].isin(runs.index)]
+    assert len(runs) == 400
+    lengths = (found["end"] - found["start"]).to_numpy().reshape(-1, 8)
+    truth = np.array([length for _, length, _ in FORWARD])
+    assert lengths.sum(axis=1) == pytest.approx(truth.sum(), abs=1_000)
+    assert len(work.kernels.unsampled) == 400 * 8
+    (note,) = (note for note in light_trace([made.ring()]).notes if "have no duration" in note)
+    assert "3200 eager launches have no duration" in note
+    assert "kernel 1 (400), kernel 2 (400)" in note
 
 
 def test_where_samples_are_missing_the_idle_time_is_unknown():
@@ -280,7 +320,7 @@ def test_work_had_ended_when_the_first_wait_for_it_returned(launches, waits):
     found = ended(work, facts)
     for (stream, launched), at in zip(launches, found, strict=True):
         returned = (end for key, since, end in waits if key == stream and since >= launched)
-        assert at == min(returned, default=light_work.NEVER)
+        assert at == min(returned, default=light_waits.NEVER)
 
 
 @pytest.mark.parametrize(("graph_ns", "waits", "faster"), [(1_200_000, "memcpy DtoH", 2.0), (300_000, "", 1.0)])

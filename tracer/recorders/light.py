@@ -53,8 +53,10 @@ from tracer.recorders import foreground, native
 from tracer.recorders.cupti_library import INJECTION as NVTX
 from tracer.recorders.cupti_library import is_cupti
 from tracer.recorders.light_clock import Alignment
+from tracer.recorders.light_kernels import fits_of_ring
 from tracer.recorders.light_ring import NO_CONTEXT, Ring, has_rings, kept_small, nvtx_table, read_ring
-from tracer.recorders.light_work import StampedWork, covered, fits_of_ring, letters, stamped_work, stream_keys
+from tracer.recorders.light_waits import letters, stream_keys
+from tracer.recorders.light_work import StampedWork, covered, stamped_work
 from tracer.recorders.symbols import chains_beside, kernel_names, renamed, short_name, sites_of
 from tracer.recorders.window import WHOLE, TimeRange, Window, newest, pauses_between, profiler_spans, switched
 from tracer.text import spelled
@@ -369,6 +371,15 @@ def _notes(ring: Ring, work: StampedWork) -> list[str]:
             f"{who}: {bounded} of the graph launches are runs of eager launches without stamps, from their first "
             "launch to the next stamp or wait: it is unknown when the device worked in them; steps in which they take "
             "over 2 % of the time have no idle time, and the gap after one may be longer"
+        )
+    if len(kernels.unsampled):
+        often = Counter(kernel_names(ring.path, ring.records[kernels.unsampled])).most_common()
+        whose = _some(
+            [f"{name if name.startswith('kernel ') else short_name(name)} ({count})" for name, count in often]
+        )
+        notes.append(
+            f"{who}: {len(kernels.unsampled)} eager launches have no duration, as stamps were taken of none like them: "
+            f"{whose}"
         )
     if work.untimed:
         notes.append(f"{who}: {work.untimed} graph launches and runs of launches have no stamps and so no times")

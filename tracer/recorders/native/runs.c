@@ -5,7 +5,7 @@
  * run starts when that work ends.
  *
  * Launching a stamp costs as much as any launch, so runs are sampled: those with stamps take at most half the budget,
- * a share of the time, and the others are reconstructed (`light_work.py`).
+ * a share of the time, and the others are reconstructed (`light_kernels.py`).
  *
  * The other half is for the durations of launches: a part of a run has a stamp after each launch and each copy. There
  * the device would mostly wait for the host, and a stamp would be later than the end it measures. So a gate holds the
