@@ -63,18 +63,23 @@ SAMPLES = [(41, 9_900, 20_000), (42, 2_500, 20_000), (43, 2_200, 20_000), (44, 2
 OTHER, PREPARED, ENDED = 17, 90, 91
 
 
-def overlapped(steps: int, told: int, seed: int = 0, unsampled: int = 0) -> tuple[Streams, list[tuple[int, int]]]:
-    """As SGLang decodes with its overlap schedule: a stream prepares, the other one waits for it and computes: kernels,
-    a graph, kernels. The host is a step ahead. One of so many runs has stamps at its ends, and one inside, though not
-    in its first parts, as many as are `unsampled`. Also when the kernels of each step on the computing stream began and
-    ended."""
+def overlapped(
+    steps: int, told: int, seed: int = 0, unsampled: int = 0, seen: int = 0, other: int = -1
+) -> tuple[Streams, list[tuple[int, int]]]:
+    """As SGLang decodes with its overlap schedule: a stream prepares, the other one waits for it and computes:
+    kernels, a graph, kernels. The host is a step ahead. One of so many runs has stamps at its ends, and one
+    inside, in the run before the graph not in its first parts, as many as are `unsampled`; all of the first
+    steps, as many as are `seen`, have both. The step `other` has one kernel more. Also when the kernels of each
+    step on the computing stream began and ended."""
     made, chance, spans = Streams(), np.random.default_rng(seed), list[tuple[int, int]]()
     for step in range(steps):
         stamps, inside = ([not chance.integers(told) for _ in range(3)] for _ in range(2))
-        parts = [set(range(unsampled, 2)) if each else set[int]() for each in inside]
+        stamps, inside = ([each or step < seen for each in which] for which in (stamps, inside))
+        parts = [set(range(unsampled * (place == 1), 2)) if inside[place] else set[int]() for place in range(3)]
         runs = [(3 * step + place + 1, parts[place]) for place in range(3)]
         ends = ["ht" if stamped else "" for stamped in stamps]
-        made.launches(runs[0][0], OTHER, PREPARES, runs[0][1], ends[0])
+        prepares = [(99, 2_000, 0), *PREPARES] if step == other else PREPARES
+        made.launches(runs[0][0], OTHER, prepares, runs[0][1], ends[0])
         made.mark(OTHER, PREPARED)
         made.order(STREAM, PREPARED)
         begin, _ = made.launches(runs[1][0], STREAM, FORWARD, runs[1][1], ends[1])

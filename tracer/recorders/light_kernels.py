@@ -34,7 +34,7 @@ from tracer.model.intervals import Ints
 from tracer.model.schema import MISSING
 from tracer.recorders.light_clock import Alignment
 from tracer.recorders.light_ring import BEFORE, BEHIND, INSIDE_GRAPH, Ring, graph_of, number_of
-from tracer.recorders.light_waits import stream_keys
+from tracer.recorders.light_waits import NEVER, stream_keys
 
 _FEWEST: Final = 3  # timed samples per kind of launch, if any of its kinds has as many
 _OFF_NS: Final = 2_000  # of what is not corrected, between the predicted and the stamped end
@@ -106,7 +106,7 @@ def run_kernels(
     queue = _queue(ring, letter, table, launches, runs, cost)
     tails = np.sort(ring.records["begin"][letter != LAUNCH]) + arrival  # a call that ends a run has its tail before it
     is_gated = items.groupby("run")["is_before"].any()
-    called = replace(queue, arrived=np.maximum(queue.arrived, ring.records["begin"][queue.record]))
+    called = replace(queue, arrived=np.maximum(queue.arrived, queue.called))
     learned = _learn(launches, (queue, called), runs, is_gated, cost, tails)
     predicted = _predicted(launches, called, runs)
     kept, missed = _verified(predicted, runs, is_gated, cost, tails, learned)
@@ -228,6 +228,7 @@ def _lengths(took: pd.Series, kinds: list[NDArray[np.int64]]) -> pd.Series:
     return length
 
 
+_FAR: Final = NEVER // 2  # a sum of it and durations does not overflow
 _RUN, _WORK, _MARKS, _WAITS = range(1, 5)  # what is done in turn
 
 
@@ -238,24 +239,26 @@ class _Queue:
     Attributes:
         kind: a launch of a run, other work, an event, or a wait for one.
         stream, event: numbers of both.
-        record: of its call.
+        called: when its call began.
         launch: the row of the launches, of a launch of a run.
         arrived: when it reached the device, host ns; by the error of the clocks it may be before its call.
         head: of the first launch of a run: when the stream reached it, host ns; 0 if stamps do not tell.
         inside: when a launch ended, host ns, by a stamp behind it; 0 without.
         end: when the work of the stream ended behind it, host ns; 0 if stamps do not tell, MISSING if nothing does.
+        latest: of a launch: when its run had ended at the latest, host ns.
         cost: of a stamp; its step is from the end of any work to the start of the next.
     """
 
     kind: Ints
     stream: Ints
     event: Ints
-    record: Ints
+    called: Ints
     launch: Ints
     arrived: Ints
     head: Ints
     inside: Ints
     end: Ints
+    latest: Ints
     cost: Cost
 
 
@@ -264,7 +267,7 @@ def _queue(
 ) -> _Queue:
     records = ring.records
     kind, end = np.zeros(len(records), np.int64), np.zeros(len(records), np.int64)
-    arrived, head, inside, launch = (np.zeros(len(records), np.int64) for _ in range(4))
+    arrived, head, inside, latest, launch = (np.zeros(len(records), np.int64) for _ in range(5))
     done = records["result"] == 0
     kind[(letter == EVENT) & done], kind[(letter == WAIT) & done] = _MARKS, _WAITS
     kind[np.isin(letter, [GRAPH_LAUNCH, LAUNCH]) & done] = _WORK
@@ -273,6 +276,7 @@ def _queue(
     end[graphs["record"]] = graphs["end"]
     rows, run = launches["record"].to_numpy(np.int64), launches["run"].to_numpy(np.int64)
     kind[rows], launch[rows], arrived[rows], end[rows] = _RUN, np.arange(len(rows)), launches["arrived"], 0
+    latest[rows] = runs["latest"].clip(upper=_FAR).to_numpy(np.int64)[run]
     is_first, is_last = (~launches["run"].duplicated(keep=keep).to_numpy(bool) for keep in ("first", "last"))
     heads, ends = runs["head"].to_numpy(np.int64), runs["end"].to_numpy(np.int64)
     has_head = is_first & (heads[run] != MISSING)
@@ -285,8 +289,11 @@ def _queue(
     put = np.flatnonzero(kind)
     put = put[np.argsort(records["begin"][put], kind="stable")]
     stream, event = (pd.factorize(each)[0].astype(np.int64) for each in (stream_keys(records), records["object"]))
-    stream, event, kind, launch = stream[put], event[put], kind[put], launch[put]
-    return _Queue(kind, stream, event, put, launch, arrived[put], head[put], inside[put], end[put], cost)
+    called = records["begin"].astype(np.int64)
+    return _Queue(
+        kind[put], stream[put], event[put], called[put], launch[put], arrived[put], head[put], inside[put], end[put],
+        latest[put], cost,
+    )  # fmt: skip
 
 
 @compiled
@@ -294,44 +301,54 @@ def _done(
     kind: Ints,
     stream: Ints,
     event: Ints,
+    called: Ints,
     launch: Ints,
     arrived: Ints,
     head: Ints,
     inside: Ints,
     end: Ints,
+    latest: Ints,
     length: Ints,
     step: int,
     own: int,
 ) -> tuple[Ints, Ints]:  # pragma: no cover
     """When each launch ends, MISSING if that is unknown, and the number of launches since the device waited for one."""
     ends, since = np.full(len(length), MISSING), np.zeros(len(length), np.int64)
-    free, of_event = np.zeros(len(kind), np.int64), np.zeros(len(kind), np.int64)
-    busy = np.zeros(len(kind), np.int64)
+    free, of_event = np.zeros(len(kind), np.int64), np.zeros(len(kind), np.int64)  # as far as known
+    late, late_event = free.copy(), free.copy()  # the latest end of what is not known; 0 if all is
+    busy = free.copy()
     for row in range(len(kind)):
         on = stream[row]
         if kind[row] == _MARKS:
-            of_event[event[row]] = free[on]
+            of_event[event[row]], late_event[event[row]] = free[on], late[on]
             continue
         if kind[row] == _WAITS:
-            until = of_event[event[row]]
-            if until > free[on]:
-                busy[on] = 0
-            free[on] = MISSING if until == MISSING or free[on] == MISSING else max(free[on], until)
+            if of_event[event[row]] > free[on]:
+                free[on], busy[on] = of_event[event[row]], 0
+            late[on] = max(late[on], late_event[event[row]])
             continue
         if kind[row] == _RUN:
             at = launch[row]
             if head[row]:
-                free[on], busy[on] = head[row], 0
-            if free[on] != MISSING and length[at] != MISSING:
-                busy[on] = 1 if arrived[row] > free[on] + step else busy[on] + 1
-                free[on] = max(max(free[on] + step, arrived[row]) + length[at], inside[row])
-                ends[at], since[at] = free[on], busy[on]
+                free[on], late[on], busy[on] = head[row], 0, 0
+            elif late[on] <= called[row]:  # the host had waited for it
+                late[on] = 0
+            begin, most = max(free[on] + step, arrived[row]), max(late[on] + step, arrived[row])
+            busy[on] = 1 if arrived[row] > free[on] + step else busy[on] + 1
+            if length[at] == MISSING:
+                free[on], late[on] = begin, latest[row]
             else:
-                free[on] = MISSING
+                free[on] = max(begin + length[at], inside[row])
+                if most <= begin:
+                    ends[at], since[at], late[on] = free[on], busy[on], 0
+                else:
+                    late[on] = min(most + length[at], latest[row])
             if inside[row]:
-                free[on], busy[on] = max(free[on], inside[row]) + step + own, 0
-        if end[row]:
-            free[on], busy[on] = end[row], 0
+                free[on], late[on], busy[on] = max(free[on], inside[row]) + step + own, 0, 0
+        if end[row] == MISSING:
+            late[on] = _FAR
+        elif end[row]:
+            free[on], late[on], busy[on] = end[row], 0, 0
     return ends, since
 
 
@@ -340,8 +357,10 @@ def _ended(queue: _Queue, length: pd.Series) -> tuple[Ints, Ints]:
     of launches since the device waited for one, with the launch. A kernel starts when its launch has arrived and a step
     after the end of what its stream did or waited for before."""
     ns = length.fillna(MISSING).to_numpy().round().astype(np.int64)
-    each = queue.kind, queue.stream, queue.event, queue.launch, queue.arrived, queue.head, queue.inside, queue.end
-    return _done(*each, ns, queue.cost.step, queue.cost.stamp)
+    return _done(
+        queue.kind, queue.stream, queue.event, queue.called, queue.launch, queue.arrived, queue.head, queue.inside,
+        queue.end, queue.latest, ns, queue.cost.step, queue.cost.stamp,
+    )  # fmt: skip
 
 
 def _predicted(launches: pd.DataFrame, queue: _Queue, runs: pd.DataFrame) -> pd.DataFrame:
