@@ -231,7 +231,8 @@ def without_late_ends(
 def _ending_call(ring: Ring, last: NDArray[np.int64], stream: NDArray[np.int64]) -> NDArray[np.int64]:
     """When the call began that ended a run at the latest, of the thread that launched its last kernel (`last`): the
     next wait or query for its stream, event, wait for one, graph, host function, write of a value or copy to the host
-    there, or wait for everything; NEVER without one, and 0 for a query, behind which there is a stamp only if it found the device at work."""
+    there, or wait for everything; NEVER without one, and 0 for a query, behind which there is a stamp only if it found
+    the device at work."""
     records, letter = ring.records, letters(ring)
     names = np.array([plain(name) for name in ring.calls] or [""])[records["call"]]
     fetches = np.isin(letter, [COPY, BLOCKING_COPY]) & (records["copy_kind"] == MEMCPY_KINDS["DtoH"])
