@@ -71,15 +71,15 @@ def sniff(path: Path) -> bool:
         head = file.read(_HEAD)
     if path.name.lower().endswith(_SUFFIXES):
         return head.startswith(_PACKET)
-    at = found = 0
+    at = packets = 0
     while at + 3 < len(head) and head.startswith(_PACKET, at):
         length, end = head[at + 1] & 0x7F, at + 2
         if head[at + 1] >= 0x80:
             length, end = length | (head[at + 2] & 0x7F) << 7, at + 3
         if head[end] not in _FIELDS and head[end] < 0x80:
             return False
-        at, found = end + length, found + 1
-    return found >= _LEAST_PACKETS and (at >= len(head) - 3 or head.startswith(_PACKET, at))
+        at, packets = end + length, packets + 1
+    return packets >= _LEAST_PACKETS and (at >= len(head) - 3 or head.startswith(_PACKET, at))
 
 
 def read(path: Path) -> Trace:
@@ -139,7 +139,7 @@ def _describe(trace: Trace, tracks: Tracks, packets: Packets, uuids: Iterator[in
     rows: list[Any] = list(tracks.table.itertuples(index=False))
     first_lane = {(row.process, row.thread): at for at, row in enumerate(rows) if row.kind == THREAD and not row.lane}
     above: dict[tuple[str, int], int] = {}
-    found: list[int] = []
+    uuid_of: list[int] = []
     for at, (row, name) in enumerate(zip(rows, tracks.names(), strict=True)):
         owner = ("process", row.process) if row.kind == THREAD else ("device", row.device)
         if owner not in above:
@@ -153,16 +153,16 @@ def _describe(trace: Trace, tracks: Tracks, packets: Packets, uuids: Iterator[in
                 parent.child_ordering = _EXPLICIT
         descriptor = packets.add().track_descriptor
         descriptor.uuid = next(uuids)
-        found.append(descriptor.uuid)
+        uuid_of.append(descriptor.uuid)
         if row.kind != THREAD:
             descriptor.parent_uuid, descriptor.name, descriptor.sibling_order_rank = above[owner], name, at
         elif row.lane:
             thread = first_lane[row.process, row.thread]
-            descriptor.parent_uuid, descriptor.name = found[thread], "overlapping ranges"
+            descriptor.parent_uuid, descriptor.name = uuid_of[thread], "overlapping ranges"
         else:
             own = threads.get((row.process, row.thread), "")
             _describe_thread(descriptor, row.process, row.thread, own, above[owner])
-    return found
+    return uuid_of
 
 
 def _names(frame: pd.DataFrame) -> dict[tuple[int, ...], str]:
@@ -227,8 +227,8 @@ def write_slices(trace: Trace, tracks: Tracks, uuids: list[int], packets: Packet
 def _flat(trace: Trace, tracks: Tracks, packets: Packets) -> pd.DataFrame:
     """All events: track, start, end, name and category (numbers), is_instant, table and row (positions), arrow (the one
     that ends there), first and last (a half-open range of the arrows that begin there)."""
-    found = arrows(trace)
-    bounds = np.searchsorted(found["call"].to_numpy(), np.arange(len(trace["api"]) + 1)) + 1
+    drawn = arrows(trace)
+    bounds = np.searchsorted(drawn["call"].to_numpy(), np.arange(len(trace["api"]) + 1)) + 1
     parts = []
     for position, (name, of) in enumerate(tracks.of.items()):
         part = spans(trace, name)[["start", "end"]].assign(track=of, table=position, row=np.arange(len(of)))
@@ -239,7 +239,7 @@ def _flat(trace: Trace, tracks: Tracks, packets: Packets) -> pd.DataFrame:
         part["arrow"], part["first"], part["last"] = 0, 0, 0
         if name == "api":
             part["first"], part["last"] = bounds[:-1], bounds[1:]
-        ends = found[found["table"] == name]
+        ends = drawn[drawn["table"] == name]
         part.loc[ends["row"].to_numpy(), "arrow"] = ends["id"].to_numpy()
         parts.append(part)
     return pd.concat(parts, ignore_index=True)

@@ -38,11 +38,11 @@ class Own:
     """Collects slices as rows.
 
     Attributes:
-        found: whether there are any that only our files have.
+        has_rows: whether there are any that only our files have.
     """
 
     def __init__(self) -> None:
-        self.found = False
+        self.has_rows = False
         self._rows: dict[str, list[dict[str, Any]]] = {table: [] for table in CATEGORY_OF}
         self._described: dict[str, dict[tuple[int, ...], str]] = {"devices": {}, "threads": {}, "processes": {}}
 
@@ -55,7 +55,7 @@ class Own:
         is_ours = table == "api" or place.is_device or (table == "nvtx" and arguments.get("kind") in NVTX_KINDS)
         if not place.numbers or not is_ours:
             return False
-        self.found = True
+        self.has_rows = True
         row = {**arguments, "start": slice.start, "end": slice.end, **place.numbers}
         if table in ("api", "kernels"):
             row["name" if table == "api" else "short_name"] = name
@@ -90,14 +90,14 @@ class Own:
 
     def _descriptions(self, trace: Trace) -> dict[str, pd.DataFrame]:
         keys = {"devices": ["device"], "threads": ["process", "thread"], "processes": ["process"]}
-        found = {
+        frames = {
             table: pd.DataFrame([(*key, text) for key, text in texts.items() if text], columns=[*keys[table], "name"])
             for table, texts in self._described.items()
         }
         places = ["process", "context", "stream"]
         streams = pd.concat([trace[name][places] for name in DEVICE_TABLES]).drop_duplicates().sort_values(places)
-        found["streams"] = streams[streams["stream"] != MISSING]
-        return {table: frame for table, frame in found.items() if len(frame)}
+        frames["streams"] = streams[streams["stream"] != MISSING]
+        return {table: frame for table, frame in frames.items() if len(frame)}
 
 
 def _value(column: Column, value: Any) -> Any:

@@ -194,16 +194,16 @@ class Slices:
                 self.left_out += 1
 
     def _arguments(self, its: _Sequence, event: Any) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+        arguments: dict[str, Any] = {}
         for annotation in event.debug_annotations:
             name = _text(annotation.name) or its.text("debug_annotation_names", annotation.name_iid)
             kind = annotation.WhichOneof("value")
             if kind == "string_value_iid":
-                found[name] = its.text("debug_annotation_string_values", annotation.string_value_iid)
+                arguments[name] = its.text("debug_annotation_string_values", annotation.string_value_iid)
             elif kind is not None and kind.endswith("_value") and kind not in ("nested_value", "proto_value"):
                 value = getattr(annotation, kind)
-                found[name] = _text(value) if isinstance(value, bytes) else value
-        return found
+                arguments[name] = _text(value) if isinstance(value, bytes) else value
+        return arguments
 
     def processes(self) -> Iterator[tuple[int, str]]:
         """The processes that the file describes, and their names."""
@@ -212,11 +212,11 @@ class Slices:
                 yield track.process.pid, _text(track.process.process_name)
 
     def _around(self, uuid: int) -> list[Any]:
-        found: list[Any] = []
-        while uuid in self._tracks and len(found) < 8:
-            found.append(self._tracks[uuid])
-            uuid = found[-1].parent_uuid
-        return found
+        tracks: list[Any] = []
+        while uuid in self._tracks and len(tracks) < 8:
+            tracks.append(self._tracks[uuid])
+            uuid = tracks[-1].parent_uuid
+        return tracks
 
 
 _ROCPROF: Final = frozenset({"hip_api", "hsa_api", "marker_api", "rccl_api", "rocdecode_api", "rocjpeg_api",
@@ -230,11 +230,11 @@ class _OfRocprof:
     def __init__(self) -> None:
         self._rows: dict[str, list[dict[str, Any]]] = {"kernels": [], "copies": [], "calls": []}
         self._frames: dict[str, list[pd.DataFrame]] = {table: [] for table in self._rows}
-        self.found = False
+        self.has_rows = False
 
     def add(self, slice: Slice) -> None:
         """Add a slice of one of its categories."""
-        self.found = True
+        self.has_rows = True
         told = slice.arguments
         row = {
             "start": slice.start, "end": slice.end, "name": slice.name, "correlation": _number(told.get("corr_id")),
@@ -317,8 +317,8 @@ class _Chrome:
         args = dict(slice.arguments)
         members = args.pop("metadata", None)
         if isinstance(members, str):
-            found = _json("{" + members + "}")
-            args |= found if isinstance(found, dict) else {}
+            more = _json("{" + members + "}")
+            args |= more if isinstance(more, dict) else {}
         pid, tid = self._place(slice.tracks)
         category = slice.category or _category(slice, args)
         if category in _WITH_CORRELATION and "correlation" not in args and "correlation_id" in args:
@@ -412,8 +412,8 @@ def read(path: Path) -> Trace:
         said.append(f"{slices.unclosed} slices were never closed; they end with the recording")
     for process, name in slices.processes():
         own.describe(process, name)
-    if rows.found or own.found:
-        trace = trace_of(rows.joined()) if rows.found else own.trace()
+    if rows.has_rows or own.has_rows:
+        trace = trace_of(rows.joined()) if rows.has_rows else own.trace()
         trace.notes[:0] = said
         return trace
     for description in chrome.descriptions():
