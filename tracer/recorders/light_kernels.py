@@ -369,11 +369,11 @@ def _predicted(launches: pd.DataFrame, queue: _Queue, runs: pd.DataFrame) -> pd.
     over that end."""
     end, _ = _ended(queue, launches["length"])
     most = runs["latest"].to_numpy(np.int64)[launches["run"]]
-    found = launches[["record", "run", "same"]].assign(
+    predicted = launches[["record", "run", "same"]].assign(
         start=np.minimum(end - launches["length"].fillna(0), most).astype(np.int64), end=np.minimum(end, most),
         beyond=np.maximum(end - most, 0),
     )  # fmt: skip
-    return found[pd.Series(end != MISSING).groupby(launches["run"]).transform("all")].reset_index(drop=True)
+    return predicted[pd.Series(end != MISSING).groupby(launches["run"]).transform("all")].reset_index(drop=True)
 
 
 def _learn(

@@ -40,15 +40,15 @@ def context_keys(context: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
 
 def ended(work: pd.DataFrame, waits: pd.DataFrame) -> NDArray[np.int64]:
     """When the first wait for each row's work returned, host ns; NEVER if nothing waited for it."""
-    found = np.full(len(work), NEVER)
+    returned = np.full(len(work), NEVER)
     stream, end = work["stream"].to_numpy(np.int64), work["end"].to_numpy(np.int64)
     of_context = context_keys(work["context"].to_numpy(np.int64))
     for key, facts in waits.groupby("stream", sort=False):
         rows = (stream == key) | (of_context == key)
         at = np.searchsorted(facts["since"], end[rows])
         earliest = np.minimum.accumulate(facts["end"].to_numpy()[::-1])[::-1]  # any later wait may be first
-        found[rows] = np.minimum(found[rows], np.append(earliest, NEVER)[at])
-    return found
+        returned[rows] = np.minimum(returned[rows], np.append(earliest, NEVER)[at])
+    return returned
 
 
 def waits_of(ring: Ring) -> pd.DataFrame:
@@ -70,9 +70,9 @@ def waits_of(ring: Ring) -> pd.DataFrame:
     ).dropna()  # fmt: skip
     since[last["row"]], stream[last["row"]] = last["since"], last["stream"]
     rows = rows[~of_event[rows] | np.isin(rows, last["row"])]
-    found = pd.DataFrame({"stream": stream[rows], "since": since[rows], "end": records["end"][rows]})
-    found = found.sort_values("since", kind="stable")
-    return pd.concat([found, _implied(found, recorded, records[letter == WAIT])]).sort_values("since", kind="stable")
+    waits = pd.DataFrame({"stream": stream[rows], "since": since[rows], "end": records["end"][rows]})
+    waits = waits.sort_values("since", kind="stable")
+    return pd.concat([waits, _implied(waits, recorded, records[letter == WAIT])]).sort_values("since", kind="stable")
 
 
 _MOST_LINKS: Final = 4  # streams of which each waits for the next
@@ -93,8 +93,8 @@ def _implied(waits: pd.DataFrame, recorded: pd.DataFrame, ordered: NDArray[Any])
     known, every = waits, list[pd.DataFrame]()
     for _ in range(_MOST_LINKS):
         at = known.rename(columns={"stream": "awaited"}).sort_values("since", kind="stable")
-        found = [pd.merge_asof(at, each, on="since", by="awaited").dropna() for each in of_source]
-        new = pd.concat(found, ignore_index=True).assign(since=lambda frame: frame["marked"])
+        implied = [pd.merge_asof(at, each, on="since", by="awaited").dropna() for each in of_source]
+        new = pd.concat(implied, ignore_index=True).assign(since=lambda frame: frame["marked"])
         new = new[["stream", "since", "end"]].astype(np.int64)
         known = new.groupby(["stream", "since"])["end"].min().reset_index()
         if not len(known):

@@ -135,13 +135,13 @@ def _begun(work: pd.DataFrame) -> pd.DataFrame:
 def _placed(table: pd.DataFrame, kernels: Kernels) -> pd.DataFrame:
     """The table, with runs without stamps from the start of their first to the end of their last kernel; other runs
     without stamps follow the work before them, which may have ended earlier than it could have."""
-    found = kernels.table.groupby("run").agg(start=("start", "min"), end=("end", "max"))
+    spans = kernels.table.groupby("run").agg(start=("start", "min"), end=("end", "max"))
     is_stamped = table["is_stamped"].astype(bool)
-    found = found[~is_stamped[found.index]]
-    table.loc[found.index, ["start", "end"]] = found
+    spans = spans[~is_stamped[spans.index]]
+    table.loc[spans.index, ["start", "end"]] = spans
     order = table.sort_values("record")
     before = order.groupby("stream", sort=False)["end"].transform(lambda end: end.cummax().shift(fill_value=0))
-    bounded = ~is_stamped & ~table.index.isin(found.index)
+    bounded = ~is_stamped & ~table.index.isin(spans.index)
     start = before.clip(lower=order["begin"]).clip(upper=order["end"])
     return table.assign(start=table["start"].where(~bounded, start))
 
@@ -153,13 +153,13 @@ def _launches(ring: Ring) -> pd.DataFrame:
     is_graph = (letter == GRAPH_LAUNCH) & (records["graph"] > 0) & (records["result"] == 0)
     in_run = (letter == LAUNCH) & (records["number"] > 0) & (records["result"] == 0)
     rows = np.flatnonzero(is_graph | in_run)
-    found = pd.DataFrame({
+    launches = pd.DataFrame({
         "graph": records["graph"][rows].astype(np.int64), "number": number_of(records["number"][rows]),
         "stream": stream_keys(records[rows]), "context": records["context"][rows].astype(np.int64), "record": rows,
         "begin": records["begin"][rows], "end": records["end"][rows], "launches": in_run[rows].astype(np.int64),
         "last": rows,
     })  # fmt: skip
-    groups = found.groupby(["graph", "number"], sort=False)
+    groups = launches.groupby(["graph", "number"], sort=False)
     return groups.agg(
         stream=("stream", "first"), context=("context", "first"), record=("record", "first"), begin=("begin", "min"),
         end=("end", "max"), launches=("launches", "sum"), last=("last", "max"),
