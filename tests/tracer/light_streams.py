@@ -8,11 +8,11 @@ from tests.tracer.light_engine import AWAIT, BESIDE, CALL, EVENT, FETCH, GRAPH_N
 
 class Streams(Engine):
     """An engine with several streams, each of which does one thing after the other. Where a part is sampled its kernels
-    take `more_ns` longer, as other streams work at the same time."""
+    take `more_ns` longer, as other streams work at the same time. A stream goes on `delay_ns` after an event."""
 
-    def __init__(self, more_ns: int = 0) -> None:
+    def __init__(self, more_ns: int = 0, delay_ns: int = 0) -> None:
         super().__init__()
-        self.on, self.more_ns = STREAM, more_ns
+        self.on, self.more_ns, self.delay_ns = STREAM, more_ns, delay_ns
         self.done: dict[int, int] = {}  # when the work of each stream has ended
         self.marked: dict[int, int] = {}  # the same for events
 
@@ -54,7 +54,7 @@ class Streams(Engine):
     def order(self, on: int, event: int) -> None:
         """Let a stream wait for an event."""
         self.call(WAIT, on, event)
-        self.done[on] = max(self.done.get(on, 0), self.marked[event])
+        self.done[on] = max(self.done.get(on, 0), self.marked[event] + self.delay_ns)
 
 
 PREPARES = [(21, 1_200, 20_000), (22, 3_500, 20_000), (23, 2_700, 15_000), (24, 2_600, 20_000)]
@@ -94,9 +94,11 @@ def overlapped(
     return made, spans
 
 
-def forked(steps: int, told: int, more_ns: int = 0, seed: int = 0) -> tuple[Streams, list[tuple[int, int]]]:
+def forked(
+    steps: int, told: int, more_ns: int = 0, seed: int = 0, delay_ns: int = 0
+) -> tuple[Streams, list[tuple[int, int]]]:
     """Steps that fork into four streams and join them again, and when each began and ended."""
-    made, chance, spans = Streams(more_ns), np.random.default_rng(seed), list[tuple[int, int]]()
+    made, chance, spans = Streams(more_ns, delay_ns), np.random.default_rng(seed), list[tuple[int, int]]()
     number = 0
 
     def run(on: int, kernels: int) -> tuple[int, int]:
@@ -112,9 +114,9 @@ def forked(steps: int, told: int, more_ns: int = 0, seed: int = 0) -> tuple[Stre
         made.mark(STREAM, 1)
         for beside in (OTHER, OTHER + 1, OTHER + 2):
             made.order(beside, 1)
-            run(beside, 9 - (beside - OTHER))
+            run(beside, 12 - (beside - OTHER))
             made.mark(beside, beside)
-        run(STREAM, 7)
+        run(STREAM, 4)
         for beside in (OTHER, OTHER + 1, OTHER + 2):
             made.order(STREAM, beside)
         _, end = run(STREAM, 1)

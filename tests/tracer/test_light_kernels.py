@@ -136,10 +136,10 @@ def test_a_host_that_is_ahead_tells_when_launches_arrive_all_the_same():
     assert work.kernels.apart_ns < 2_000
 
 
-@pytest.mark.parametrize(("more_ns", "seed"), [(0, 0), (3_000, 0), (3_000, 1)])
-def test_streams_that_wait_for_each_other_end_when_the_last_of_them_does(more_ns, seed):
+@pytest.mark.parametrize(("more_ns", "seed", "delay_ns"), [(0, 0, 0), (3_000, 0, 0), (3_000, 1, 2_500)])
+def test_streams_that_wait_for_each_other_end_when_the_last_of_them_does(more_ns, seed, delay_ns):
     """Also where samples are too long, as kernels take longer while one stream is sampled beside others."""
-    made, spans = forked(400, 40, more_ns, seed)
+    made, spans = forked(400, 40, more_ns, seed, delay_ns)
     trace = light_trace([made.ring()])
     assert not len(trace["graph_launches"])  # no run is left
     begin, end = np.array(spans).T

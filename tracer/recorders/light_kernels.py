@@ -108,7 +108,7 @@ def run_kernels(
     is_gated = items.groupby("run")["is_before"].any()
     called = replace(queue, arrived=np.maximum(queue.arrived, queue.called))
     learned = _learn(launches, (queue, called), runs, is_gated, cost, tails)
-    predicted = _predicted(launches, called, runs)
+    predicted = _predicted(launches, replace(called, delay=_delay(queue, launches["length"])), runs)
     kept, missed = _verified(predicted, runs, is_gated, cost, tails, learned)
     unsampled = launches.loc[launches["length"].isna(), "record"].to_numpy(np.int64)
     return Kernels(kept.assign(run=rows[kept["run"]]), int(took.notna().sum()), missed, unsampled)
@@ -228,6 +228,7 @@ def _lengths(took: pd.Series, kinds: list[NDArray[np.int64]]) -> pd.Series:
     return length
 
 
+_MOST_DELAY: Final = 10_000  # ns
 _FAR: Final = NEVER // 2  # a sum of it and durations does not overflow
 _RUN, _WORK, _MARKS, _WAITS = range(1, 5)  # what is done in turn
 
@@ -247,6 +248,7 @@ class _Queue:
         end: when the work of the stream ended behind it, host ns; 0 if stamps do not tell, MISSING if nothing does.
         latest: of a launch: when its run had ended at the latest, host ns.
         cost: of a stamp; its step is from the end of any work to the start of the next.
+        delay: of a stream that waited for an event, behind what it waited for, ns.
     """
 
     kind: Ints
@@ -260,6 +262,7 @@ class _Queue:
     end: Ints
     latest: Ints
     cost: Cost
+    delay: int = 0
 
 
 def _queue(
@@ -311,24 +314,29 @@ def _done(
     length: Ints,
     step: int,
     own: int,
-) -> tuple[Ints, Ints]:  # pragma: no cover
-    """When each launch ends, MISSING if that is unknown, and the number of launches since the device waited for one."""
-    ends, since = np.full(len(length), MISSING), np.zeros(len(length), np.int64)
+    delay: int,
+) -> tuple[Ints, Ints, Ints]:  # pragma: no cover
+    """When each launch ends, MISSING if that is unknown; the number of launches since the device waited for one; and
+    how much later than predicted a head came behind an event that held its stream up, NEVER for other launches."""
+    ends, since, behind = np.full(len(length), MISSING), np.zeros(len(length), np.int64), np.full(len(length), NEVER)
     free, of_event = np.zeros(len(kind), np.int64), np.zeros(len(kind), np.int64)  # as far as known
     late, late_event = free.copy(), free.copy()  # the latest end of what is not known; 0 if all is
-    busy = free.copy()
+    busy, held = free.copy(), free.copy()
     for row in range(len(kind)):
         on = stream[row]
         if kind[row] == _MARKS:
             of_event[event[row]], late_event[event[row]] = free[on], late[on]
             continue
         if kind[row] == _WAITS:
-            if of_event[event[row]] > free[on]:
-                free[on], busy[on] = of_event[event[row]], 0
+            if of_event[event[row]] + delay > free[on]:
+                free[on], busy[on], held[on] = of_event[event[row]] + delay, 0, 1
             late[on] = max(late[on], late_event[event[row]])
             continue
         if kind[row] == _RUN:
             at = launch[row]
+            if head[row] and held[on] and not late[on] and free[on] + step > arrived[row]:
+                behind[at] = head[row] - own - step - free[on]
+            held[on] = 0
             if head[row]:
                 free[on], late[on], busy[on] = head[row], 0, 0
             elif late[on] <= called[row]:  # the host had waited for it
@@ -349,25 +357,32 @@ def _done(
             late[on] = _FAR
         elif end[row]:
             free[on], late[on], busy[on] = end[row], 0, 0
-    return ends, since
+    return ends, since, behind
 
 
-def _ended(queue: _Queue, length: pd.Series) -> tuple[Ints, Ints]:
-    """When launches of these durations (ns; NaN: unknown) end, host ns, MISSING where that is unknown; and the number
-    of launches since the device waited for one, with the launch. A kernel starts when its launch has arrived and a step
-    after the end of what its stream did or waited for before."""
+def _ended(queue: _Queue, length: pd.Series) -> tuple[Ints, Ints, Ints]:
+    """What `_done` tells of launches of these durations (ns; NaN: unknown). A kernel starts when its launch has arrived
+    and a step after the end of what its stream did or waited for before."""
     ns = length.fillna(MISSING).to_numpy().round().astype(np.int64)
     return _done(
         queue.kind, queue.stream, queue.event, queue.called, queue.launch, queue.arrived, queue.head, queue.inside,
         queue.end, queue.latest, ns, queue.cost.step, queue.cost.stamp,
+        queue.delay,
     )  # fmt: skip
+
+
+def _delay(queue: _Queue, length: pd.Series) -> int:
+    """How long after the end of what it waits for a stream goes on, ns, by the heads of runs that began then."""
+    _, _, behind = _ended(queue, length)
+    behind = behind[behind < NEVER]
+    return min(max(int(np.median(behind)), 0), _MOST_DELAY) if len(behind) >= _FEWEST else 0
 
 
 def _predicted(launches: pd.DataFrame, queue: _Queue, runs: pd.DataFrame) -> pd.DataFrame:
     """The predicted execution of the launches of runs in which that of each is known: start, end (host ns), record,
     run, same, beyond. None starts before its call. None ends after the latest end of its run; `beyond` is the excess
     over that end."""
-    end, _ = _ended(queue, launches["length"])
+    end, _, _ = _ended(queue, launches["length"])
     most = runs["latest"].to_numpy(np.int64)[launches["run"]]
     predicted = launches[["record", "run", "same"]].assign(
         start=np.minimum(end - launches["length"].fillna(0), most).astype(np.int64), end=np.minimum(end, most),
@@ -391,7 +406,7 @@ def _learn(
     is_new = launches["length"].isna()
     is_new &= is_new.groupby(launches["run"]).transform("mean") <= _MOST_NEW
     tried = launches["length"].where(~is_new, 0)
-    (ends, since), (others, _) = (_ended(queue, tried) for queue in queues)
+    (ends, since, _), (others, _, _) = (_ended(queue, tried) for queue in queues)
     last = launches.groupby("run").tail(1)
     run, at = last["run"].to_numpy(np.int64), last.index.to_numpy()
     is_plain = runs["is_stamped"].to_numpy(bool)[run] & ~is_gated[run].to_numpy(bool) & (ends[at] != MISSING)
