@@ -419,6 +419,8 @@ def test_every_kernel_of_a_step_is_sampled_within_a_few_hundred_steps(built):
     often = launches[-400 * 16 :]
     told = Counter(often["object"][often["number"] & BEHIND > 0].tolist())
     assert set(told) == set(often["object"].tolist())
+    unsampled = ring.records[stamped_work(ring).kernels.unsampled]
+    assert not set(unsampled["object"].tolist()) & set(told)
     wall = ring.records["end"].max() - ring.records["begin"].min()
     assert ring.counters["run_stamps_ns"] < 0.002 * wall + 1e6 + 20e6
 
