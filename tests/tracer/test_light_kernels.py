@@ -354,3 +354,12 @@ def test_an_asynchronous_copy_does_not_wait_for_the_device():
     truth = np.divide(*(np.median(np.diff(trace["graph_launches"]["end"])) for trace in traces))
     assert truth == pytest.approx(1.51, abs=0.01)
     assert halved.speedup.estimate == pytest.approx(truth, rel=0.01)
+
+
+@pytest.mark.parametrize("most", [32, 1])
+def test_a_wait_tells_of_all_streams_for_which_the_awaited_one_waits(monkeypatch, most):
+    """By way of others, too; of very many only the last."""
+    monkeypatch.setattr(light_waits, "_MOST_SOURCES", most)
+    made, _ = forked(2, NEVER)
+    waits = light_waits.waits_of(made.ring())
+    assert {17, 18, 19} - set(waits["stream"]) == (set() if most > 1 else {17, 18})

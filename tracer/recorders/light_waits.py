@@ -76,6 +76,7 @@ def waits_of(ring: Ring) -> pd.DataFrame:
 
 
 _MOST_LINKS: Final = 4  # streams of which each waits for the next
+_MOST_SOURCES: Final = 32  # streams that others wait for; of more than that, each wait tells only of the last
 
 
 def _implied(waits: pd.DataFrame, recorded: pd.DataFrame, ordered: NDArray[Any]) -> pd.DataFrame:
@@ -89,7 +90,10 @@ def _implied(waits: pd.DataFrame, recorded: pd.DataFrame, ordered: NDArray[Any])
     marks = recorded.sort_values("begin").assign(since=lambda frame: frame["begin"])
     links = pd.merge_asof(order, marks, on="begin", by="event").dropna()
     links = links.astype({"stream": np.int64, "since": np.int64}).rename(columns={"since": "marked", "begin": "since"})
-    of_source = [each for _, each in links[["since", "awaited", "stream", "marked"]].groupby("stream", sort=False)]
+    links = links[["since", "awaited", "stream", "marked"]]
+    of_source = [each for _, each in links.groupby("stream", sort=False)]
+    if len(of_source) > _MOST_SOURCES:
+        of_source = [links]
     known, every = waits, list[pd.DataFrame]()
     for _ in range(_MOST_LINKS):
         at = known.rename(columns={"stream": "awaited"}).sort_values("since", kind="stable")
