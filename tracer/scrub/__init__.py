@@ -116,6 +116,7 @@ _VERSION: Final = re.compile(
 )
 _PART: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _LETTERS: Final = re.compile(r"[A-Za-z]{2,}")
+_COUNTS: Final = re.compile(r" (?:kernels|runs|NVTX ranges|device stamps|of the graph launches|calls|copies|steps)\b")
 _COUNTED: Final = re.compile(rf"(?i)(?:{'|'.join(NAMES)}|process|thread)[ _:#=]*$")
 _ADDRESS: Final = re.compile(r"0x[0-9a-fA-F]+")
 _COUNTER: Final = re.compile(rf"(?s)(.*?)((?<!\d)\d{{1,{_DIGITS}}})?")
@@ -219,7 +220,7 @@ class Texts:
 
     def _piece(self, digits: int, match: re.Match[str]) -> str:
         run, before = match[0], match.string[max(0, match.start() - 20) : match.start()]
-        if run.isdecimal() and _COUNTED.search(before):
+        if run.isdecimal() and (_COUNTED.search(before) or _COUNTS.match(match.string, match.end())):
             digits = _LONG_DIGITS
         if _SIZE.fullmatch(run) or run.lower() in vocabulary():
             return run
