@@ -17,6 +17,7 @@ from tracer.scrub import scrub
 TARGET = Path(__file__).parent
 BEFORE_NS = 20_000_000  # kept before the first step
 
+
 def since(trace: tracer.Trace, begin: int) -> tracer.Trace:
     """The recording from a moment on."""
 
@@ -24,6 +25,7 @@ def since(trace: tracer.Trace, begin: int) -> tracer.Trace:
         return frame[frame["start"] >= begin] if "start" in frame else frame
 
     return trace.map_tables(cut)
+
 
 def main() -> None:
     for name in ("sglang-b8", "jax-step"):
@@ -33,6 +35,7 @@ def main() -> None:
             trace = since(trace, int(steps.start.min()) - BEFORE_NS)
 
         tracer.write(scrub(trace), TARGET / name, replace=True)
+
 
 if __name__ == "__main__":
     main()
