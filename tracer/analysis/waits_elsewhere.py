@@ -96,16 +96,26 @@ def waits_elsewhere(trace: Trace, steps: Steps, calls: Calls, at: Ints) -> Waits
         waited, paused = _paused(trace, table.process[one], table.thread[one], result[one])
         usual, period = float(np.median(waited)), float(np.median(launched[other] - launched[one])) / (lag + 1)
         if usual >= MOST * np.median(paused) and usual >= _LEAST * period:
-            how = BY_HOST_FUNCTION if behind is not None else _follows(result[one], launched[one], launched[other])
+            how = BY_HOST_FUNCTION
+            if behind is None:
+                how = _follows(_busy(trace, steps)[one], launched[other] - launched[one])
             return WaitsElsewhere(how, lag, share, len(one)) if how else None
         return None
     return None
 
 
-def _follows(result: Ints, launched: Ints, following: Ints) -> str | None:
-    """Whether the next launch follows the result: `UNSEEN` if it is later by more than half of what the result is, None
-    if by less, `UNKNOWN` where the interval of the regression's slope (95 %) contains a half."""
-    took, until = ((each - launched).astype(float) for each in (result, following))
+def _busy(trace: Trace, steps: Steps) -> Ints:
+    """How long the device computes for each step, ns: what does not depend on when the host launches it."""
+    work, busy = trace.compute(), np.zeros(len(steps), np.int64)
+    at = activity_steps(trace, steps, work)
+    np.add.at(busy, at[at >= 0], (work.end - work.start)[at >= 0])
+    return busy
+
+
+def _follows(busy: Ints, period: Ints) -> str | None:
+    """Whether the next launch follows the result: `UNSEEN` if it is later by more than half of what the device takes
+    longer, None if by less, `UNKNOWN` where the interval of the regression's slope (95 %) contains a half."""
+    took, until = busy.astype(float), period.astype(float)
     usual = np.abs(until - np.median(until)) <= _OUTLIERS * max(np.median(np.abs(until - np.median(until))), 1.0)
     took, until = took[usual] - took[usual].mean(), until[usual] - until[usual].mean()
     spread = float((took**2).sum())
