@@ -1,7 +1,7 @@
 """Make the bundled recordings of SGLang and JAX: `python sample_traces/make_live.py DIR`.
 
-DIR holds what `intertoken record` wrote: `sglang-b8` (two rounds of 400 tokens at batch 8) and `jax-step` (420 steps whose tokens the host fetches). Of
-the latter the seconds in which XLA compiles are left out.
+DIR holds what `intertoken record` wrote: `sglang-b8` (two rounds of 400 tokens at batch 8) and `jax-step` (420 steps
+whose tokens the host fetches). Of the latter the seconds in which XLA compiles are left out.
 """
 
 from __future__ import annotations

@@ -61,9 +61,7 @@ def test_each_configuration_gets_its_own_part_of_the_recording(light, tmp_path):
         assert (trace.metadata["source"], len(steps)) == ("light", STEPS)
         assert len(trace["graph_launches"]) == STEPS + BASE.warmup
         report = sync_report(trace, steps)
-        cannot_tell = (
-            c.strategy == "ggg" and report.waits_elsewhere is not None
-        )  # host and device share a processor here
+        cannot_tell = c.strategy == "ggg" and report.waits_elsewhere is not None  # host and device share processors
         assert report.strategy == ("none" if cannot_tell else c.strategy)
         assert gap_report(trace, steps).distortion == 1.0
         start = trace["nvtx"]["start"].to_numpy() + trace.metadata["clock"]["origin_ns"]

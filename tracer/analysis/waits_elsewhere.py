@@ -96,9 +96,10 @@ def waits_elsewhere(trace: Trace, steps: Steps, calls: Calls, at: Ints) -> Waits
         waited, paused = _paused(trace, table.process[one], table.thread[one], result[one])
         usual, period = float(np.median(waited)), float(np.median(launched[other] - launched[one])) / (lag + 1)
         if usual >= MOST * np.median(paused) and usual >= _LEAST * period:
-            how = BY_HOST_FUNCTION
-            if behind is None:
-                how = _follows(_busy(trace, steps)[one], launched[other] - launched[one])
+            follows = (
+                None if behind is not None else _follows(_busy(trace, steps)[one], launched[other] - launched[one])
+            )
+            how = BY_HOST_FUNCTION if behind is not None else follows
             return WaitsElsewhere(how, lag, share, len(one)) if how else None
         return None
     return None
