@@ -27,7 +27,6 @@ from tracer.analysis.call_sites import (
     without_counters,
 )  # fmt: skip
 from tracer.analysis.call_sites import sites_at as places_at
-from tracer.analysis.idle_sites import idle_by_site, idle_stacks
 from tracer.model.columns import Names
 from tracer.model.schema import MISSING
 from tracer.model.trace import Trace
@@ -171,28 +170,6 @@ def test_each_call_of_llama_cpp_is_made_by_its_function_of_ggml(tmp_path: Path) 
         ("asynchronous copy", "ggml_backend_cuda_get_tensor_async"): 1,
         ("graph launch", "ggml_backend_cuda_graph_compute"): 1,
     }
-
-
-def test_idle_time_is_split_where_functions_begin_and_end() -> None:
-    """Two steps of 100 ns, of which the device idles 60; the host is in `a` for 25 of these, in `b` inside it for 15,
-    5 of that in a call, and in nothing for 20."""
-    script = Script()
-    for at in (0, 100, 200):
-        script.range("token", at - 5, at + 95)
-        script.launch((at - 5, at), (at, at + 40))
-        script.function("m.py(1): a", at + 45, at + 85)
-        script.function("m.py(9): b", at + 50, at + 65)
-        script.sync(at + 55, at + 60)
-    found = analyse(script.trace, pattern="token")
-    table = idle_by_site(found.trace, found.steps, found.idle)
-    told = {site: figures for site, *figures in rows(table, "site", "idle_us", "calls_us", "share")}
-    assert told == {
-        "m.py(1): a": pytest.approx([0.025, 0, 25 / 60]), "m.py(9): b": pytest.approx([0.015, 0.005, 15 / 60]),
-        "token": pytest.approx([0.02, 0.005, 20 / 60]),
-    }  # fmt: skip
-    assert idle_stacks(found.trace, found.steps, found.idle) == {
-        "token": 40, "token;m.py(1): a": 50, "token;m.py(1): a;m.py(9): b": 30,
-    }  # fmt: skip
 
 
 def test_sites_and_stacks_of_a_recording_add_up_to_its_idle_time(tmp_path: Path) -> None:

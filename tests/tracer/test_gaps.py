@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.tracer.handmade import PROCESS, THREAD, Script
-from tests.tracer.truths import as_found, parts, rows, value
-from tracer import Trace, analyse
+from tests.tracer.truths import as_found, rows, value
+from tracer import Trace
 from tracer.analysis.causes import CAUSES, PART_COLUMNS, PARTS
 from tracer.analysis.idle import PLACES
 from tracer.analysis.streams import WAITS
@@ -157,16 +157,3 @@ def test_causes_nanosecond_by_nanosecond(copies: Spans, frees: Spans, launches: 
         for name, us in (each for inner in causes.values() for each in inner.items() if each[1]):
             found[name] = found.get(name, 0) + us * 1e3 * len(idle.steps)
     assert found == pytest.approx(expected)
-
-
-@pytest.mark.parametrize("shift", [1_672_876_799_190_955_001, -5000])
-def test_times_since_1970_or_before_zero_keep_every_nanosecond(shift: int) -> None:
-    script = Script()
-    for start in (shift, shift + 1050):
-        script.range("token", start, start + 1050)
-    script.launch((shift + 10, shift + 20), (shift + 30, shift + 1000))
-    script.copy((shift + 1100, shift + 1120), (shift + 1130, shift + 1170))
-    script.launch((shift + 1400, shift + 1450), (shift + 1500, shift + 2000))
-    assert parts(analyse(script.trace).gaps) == {
-        "copy_call": 20, "copy_device": 40, "launch_call": 50, "launch_latency": 50, "host_code": 340,
-    }  # fmt: skip

@@ -66,17 +66,6 @@ def loop(texts):
     return script
 
 
-def test_passes_of_tensorrt_and_operators_of_pyprof():
-    trace = loop(["ExecutionContext::enqueue"] * 12).trace
-    steps = analyse(trace).steps
-    assert (steps.what, steps.source, steps.confidence) == ("12 forward passes", "nvtx", 0.9)
-    operators = loop(["{'mod': 'Decoder', 'op': 'decode_step', 'args': []}"] * 12)
-    assert analyse(operators.trace).steps.source != "nvtx"
-    for number in range(12):
-        operators.range("decode", number * 1000 - 10, number * 1000 + 950)
-    assert analyse(operators.trace).steps.what == "12 decode steps"
-
-
 def test_marks_that_never_close(tmp_path):
     mark = {"end": None, "eventType": 59, "globalTid": GLOBAL_TID, "domainId": 0}
     marks = [{**mark, "start": 20 + 10 * n, "text": f"step[DECODE bs={n}]"} for n in range(1, 4)]

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.tracer.handmade import THREAD, Script
+from tests.tracer.handmade import Script
 from tests.tracer.nsys_exports import DATA
-from tracer import Trace, analyse
+from tracer import Trace
 from tracer.model import columns
 from tracer.model.calls import LETTERS, is_setup, is_unknown, letter, plain
 from tracer.model.collectives import is_collective
@@ -192,56 +192,3 @@ def test_a_short_name_that_says_nothing_is_known_by_the_full_one():
     names = trace["kernels"]["name"].cat.rename_categories({"k": "void deep_ep::intranode::dispatch<8>(int4*)"})
     trace.tables["kernels"] = trace["kernels"].assign(name=names)
     assert not trace.activities().computes.any()
-
-
-def steps_of(calls):
-    """The signature of four marked steps whose calls a function makes."""
-    script = Script()
-    for at in range(0, 4000, 1000):
-        calls(script, at)
-        script.range("token", at, at + 900)
-        script.kernel(at + 500, at + 600)
-    return analyse(script.trace)
-
-
-def test_a_driver_call_under_a_runtime_call_counts_once():
-    def nested(script, at):
-        script.launch((at, at + 100), (at + 120, at + 130))
-        script.call("cuLaunchKernel", at + 10, at + 90)
-        script.call("cuLaunchKernel", at + 110, at + 120)
-
-    def touching(script, at):
-        script.copy((at, at + 10), (at + 3, at + 4))
-        script.sync(at + 10, at + 10)
-        script.call("cuLaunchKernel", at + 20, at + 30)
-        script.call("cudaLaunchKernel_v7000", at + 20, at + 40)  # the outer call, listed after the inner one
-
-    assert [steps_of(calls).syncs.signature for calls in (nested, touching)] == ["k×2", "a s k"]
-
-
-def test_captured_launches_do_not_run():
-    def captured(script, at):
-        script.call("cudaStreamBeginCapture_v10000", at, at + 1)
-        script.call("cudaLaunchKernel_v7000", at + 2, at + 3)
-        script.call("cudaLaunchKernel_v7000", at + 2, at + 3, thread=THREAD + 1)
-        script.call("cudaStreamEndCapture_v10000", at + 4, at + 5)
-        script.call("cudaGraphLaunch_v10000", at + 6, at + 7)
-
-    calls = steps_of(captured).calls.frame()
-    found = sorted(zip(calls["thread"], calls["letter"], strict=True))
-    assert found == [(THREAD, "g")] * 4 + [(THREAD + 1, "k")] * 4
-
-
-def test_a_copy_between_devices_is_none_to_the_host():
-    """Without peer access the driver stages it: one call, two copies. A batch or a graph may copy both ways."""
-    script = Script()
-    truths = [
-        ("cudaMemcpyPeerAsync_v4000", ["DtoH", "HtoD"], "PtoP"), ("cudaMemcpyPeerAsync_v4000", ["DtoH"], "PtoP"),
-        ("cudaMemcpyAsync_v3020", ["DtoH", "HtoD"], "PtoP"), ("cudaMemcpyAsync_v3020", ["DtoH"], "DtoH"),
-        ("cudaMemcpyBatchAsync_v12080", ["DtoH", "HtoD"], "DtoH"), ("cudaGraphLaunch_v10000", ["DtoH", "HtoD"], "DtoH"),
-    ]  # fmt: skip
-    for at, (name, kinds, _) in enumerate(truths):
-        correlation = script.call(name, 10 * at, 10 * at + 5)
-        for kind in kinds:
-            script.copied((10 * at + 5, 10 * at + 9), kind, correlation)
-    assert list(analyse(script.trace).calls.frame()["kind"]) == [kind for *_, kind in truths]

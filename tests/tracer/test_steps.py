@@ -12,14 +12,12 @@ from hypothesis import strategies as st
 from tests.recordings import SAMPLES
 from tests.tracer import light_engine as device
 from tests.tracer.engines import Host, known, layers, warm_up
-from tests.tracer.handmade import PROCESS, Script, decode_loop
+from tests.tracer.handmade import PROCESS, Script
 from tests.tracer.truths import DATA, as_found, rows
 from tracer import Trace, analyse, read
 from tracer.analysis.steps import UNSURE, Steps
-from tracer.analysis.tokens import find_steps
 from tracer.errors import EmptyTraceError
 from tracer.files.bounded import tomllib
-from tracer.model.trace import UNSTAMPED
 from tracer.recorders.light import light_trace
 
 
@@ -55,25 +53,6 @@ def test_engines_without_ranges_have_their_true_steps() -> None:
         assert steps.source == "calls"
         assert steps.confidence < UNSURE if "is_unsure" in engines.get(name, ()) else steps.confidence > 0.6, name
         check_invariants(steps)
-
-
-def test_graphs_that_took_no_stamps_are_named_where_nothing_else_ran() -> None:
-    script = Script()
-    script.call("cudaGraphLaunch_v10000", 0, 5)
-    trace = script.trace
-    trace.metadata["source"] = "light"
-    trace.notes.append(f"process 7 (python): {UNSTAMPED}, whose times are unknown: 1 that allocate memory")
-    with pytest.raises(EmptyTraceError, match=r"no graph launches: process 7 .* that allocate memory; --passes graph"):
-        find_steps(trace)
-
-
-@pytest.mark.parametrize("letters", ["sasasgAs", "saasgAs", "aasgAs", "aagAs", "g"])
-def test_calls_alone_give_the_steps(letters: str) -> None:
-    steps = analyse(decode_loop(letters, 12).trace).steps
-    first = 12 - len(steps)  # the first step may lack what is read behind the one before
-    assert first in (0, 1)
-    assert rows(steps.table, "start") == [1000 * step for step in range(first, 12)]
-    assert rows(steps.table, "end")[-1] == 11_000 + (len(letters) - 1) * 20 + 10
 
 
 @given(
@@ -151,13 +130,6 @@ def test_an_engine_that_captures_first_serves_behind_that_and_warms_up_with_shor
         assert rows(steps.table, "group") == [0] * 200 + [1] * 200
 
 
-@pytest.mark.parametrize(("kernel", "phase"), [("nll_loss_backward", "training"), ("nll_loss_forward", "decode")])
-def test_a_foreach_kernel_is_an_optimizer_only_with_a_backward_pass(kernel: str, phase: str) -> None:
-    kernels = {"K": {"layers": 4}, "o": {"names": ["multi_tensor_apply_kernel"]}, "b": {"names": [kernel]}}
-    every = as_found(Host(Script()).play("12(ccKof) ccKbf", kernels).script.trace, phase="all").steps
-    assert set(rows(every.table, "phase")[:12]) == {phase}
-
-
 @pytest.mark.parametrize("one_of", [2, 8])
 def test_eager_steps_of_a_light_recording_are_all_found_and_counted(one_of: int) -> None:
     """It knows when few of them end, and what few of them ran; the others seem to last until the next stamp."""
@@ -182,21 +154,6 @@ def test_a_rate_is_doubted_if_much_of_the_devices_time_is_of_no_step() -> None:
     found = analyse(script.trace)
     assert (len(found.steps), found.steps.unexplained) == (20, pytest.approx(30 / 57))
     assert "of the device's time between the steps is of none, so some may be missing" in found.summary.rate_doubt
-
-
-@pytest.mark.parametrize(
-    ("program", "what"),
-    [
-        ("P2Lf 30(Dc1f) P2Lf 200(Dc1f)", "230 decode steps, 2 prefill (or mixed) steps"),  # too many
-        ("4(Dc1f) P2Lf 200(Dc1f)", "204 decode steps, 1 prefill (or mixed) step"),  # of a request before the recording
-        ("2(P2Lf) 200(Dc1f)", "200 decode steps, 2 prefill (or mixed) steps"),  # a prompt in two chunks
-        ("P2Lf 3(Dc1f) P2Lf 200(Dc1ff)", "203 decode steps, 2 prefill (or mixed) steps"),  # the first of two sequences
-        ("P2Lf 3(Dc1f) P2Lf 200(Dc1f)", "200 decode steps, 1 prefill (or mixed) step, 4 warm-up steps"),
-    ],
-)
-def test_short_requests_before_the_first_long_one_are_warm_up(program: str, what: str) -> None:
-    kernels = {"L": {"layers": 4, "length": 500, "blocks": 512}}
-    assert as_found(Host(Script()).play(program.replace("2L", "ccL"), kernels).script.trace).steps.what == what
 
 
 def test_prompts_of_a_recording_are_told_apart() -> None:

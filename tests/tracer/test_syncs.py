@@ -1,4 +1,4 @@
-"""Strategies and signatures of call sequences, and loops of queries; other truths are in data/truths."""
+"""Strategies and signatures of call sequences, and hosts that wait without a call; other truths are in data/truths."""
 
 from random import Random
 
@@ -10,7 +10,6 @@ from tests.tracer.handmade import Script, decode_loop
 from tests.tracer.truths import DATA
 from tracer import analyse
 from tracer.analysis.syncs import compress, expand, strategies_followed
-from tracer.analysis.waits import MANY
 from tracer.files.bounded import tomllib
 
 
@@ -24,16 +23,6 @@ def test_class_signature_and_counts() -> None:
         told = [found.strategy, found.signature, found.syncs_per_token, found.copies_per_token]
         assert told == expected, letters
         assert found.signature_share == 1.0
-
-
-@pytest.mark.parametrize(("every", "syncs"), [(40, 0.0), (1, 1.0)])
-def test_what_one_step_of_forty_does_no_step_usually_does(every: int, syncs: float) -> None:
-    script = decode_loop("g", 40)
-    for token in range(40):
-        script.range("token", token * 1000, token * 1000 + 900)
-        if token % every == 0:
-            script.sync(token * 1000 + 800, token * 1000 + 810)
-    assert analyse(script.trace).syncs.syncs_per_token == syncs
 
 
 @given(st.text(alphabet="sackgewq", max_size=120))
@@ -50,17 +39,6 @@ def test_graph_launches_and_runs_of_kernel_launches_are_told_apart() -> None:
 def test_every_copy_before_a_launch_follows_exactly_one_strategy(letters: str) -> None:
     before = letters[: max(letters.rfind("g"), letters.rfind("k")) + 1]
     assert sum(strategies_followed(letters).values()) == before.count("a") + before.count("c")
-
-
-@pytest.mark.parametrize(("queries", "ends_at", "loops"), [(MANY, 138, [MANY]), (MANY - 1, 138, []), (MANY, 70, [])])
-def test_without_answers_a_loop_ends_when_work_does(queries: int, ends_at: int, loops: list[int]) -> None:
-    """As in Kineto's recordings: two queries are an allocator's."""
-    script = Script()
-    script.range("token", 0, 900)
-    script.launch((1, 5), (6, ends_at))
-    for at in range(145 - 10 * queries, 145, 10):
-        script.call("hipEventQuery", at, at + 5)
-    assert analyse(script.trace).syncs.inventory().queries.tolist() == loops
 
 
 @pytest.mark.parametrize(("waits", "how"), [(True, "no CUDA call"), (False, None)])

@@ -17,6 +17,7 @@ from tests.tracer.machine import recorded
 from tracer import Trace, analyse
 from tracer.analysis.causes import PART_COLUMNS, PARTS
 from tracer.analysis.gaps import GapReport
+from tracer.analysis.idle_sites import idle_by_site, idle_stacks
 from tracer.analysis.path.graph import KINDS
 from tracer.analysis.path.paths import Causality, PathReport
 from tracer.analysis.ranks import rank_report
@@ -45,15 +46,17 @@ def facts_of(*arguments: object) -> dict[str, Any]:
 
 def scene(told: Mapping[str, Any]) -> Trace:
     """A trace as data/truths tells it: `letters` of each step (`decode_loop`), or the `program` of an engine (`Host`),
-    a `machine` under a strategy, or `events` once, those of `each` step again every `period` ns, for `steps`."""
+    a `machine` under a strategy, or `events` once, those of `each` step again every `period` ns, for `steps`; with
+    `metadata` and `notes`."""
     if "machine" in told:
         return recorded(**told["machine"])
     script = decode_loop(told.get("letters", ""), told.get("steps", 0))
     Host(script).play(told.get("program", ""), told.get("kernels", {}))
     script.play(told.get("events", ()))
     for step in range(told.get("steps", 0)):
-        script.play(told["each"], step * told.get("period", 1000))
+        script.play(told.get("each", ()), step * told.get("period", 1000))
     trace = script.trace
+    trace.notes += told.get("notes", ())
     trace.metadata |= told.get("metadata", {})
     return trace
 
@@ -107,6 +110,8 @@ def streams(recording: Recording) -> StreamReport:
 BESIDE: dict[str, Callable[[Recording], Any]] = {
     "bubbles": lambda recording: bubble_report(recording.trace, recording.steps),
     "edges": lambda recording: edges(recording.trace),
+    "idle_sites": lambda recording: idle_by_site(recording.trace, recording.steps, recording.idle),
+    "idle_stacks": lambda recording: idle_stacks(recording.trace, recording.steps, recording.idle),
     "parts": lambda recording: parts(recording.gaps),
     "pieces": lambda recording: pieces(recording.path),
     "ranks": lambda recording: rank_report(recording.trace, recording.steps),
@@ -163,7 +168,8 @@ def untrue(file: str) -> list[str]:
     """What does not hold of the truths in a file of data/truths.
 
     A truth is a scene, which may begin with another one (`scene`), options of `analyse`, and what a path of the
-    recording `is`, `says` (a part of the text of it) or `fails` with. With `as_found` no step is left out as doubtful.
+    recording `is`, `says` (a part of the text of it) or `fails` with. With `as_found`, whose options they then are, no
+    step is left out as doubtful.
     """
     told = tomllib.loads((DATA / file).read_text(encoding="utf-8"))
     wrong = []
@@ -171,6 +177,6 @@ def untrue(file: str) -> list[str]:
         first = told["scene"][truth["scene"]] if "scene" in truth else {}
         both = {**first, **truth, "events": [*first.get("events", ()), *truth.get("events", ())]}
         trace = scene(both)
-        recording = as_found(trace) if "as_found" in both else analyse(trace, **both.get("analyse", {}))
+        recording = (as_found if "as_found" in both else analyse)(trace, **both.get("analyse", {}))
         wrong += [f"{name}: {each}" for each in unlike(recording, truth)]
     return wrong
