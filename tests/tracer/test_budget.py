@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.recordings import LLAMA, SAMPLES, SIX
-from tests.tracer.handmade import Script, decode_loop
-from tests.tracer.truths import DATA, rows, run
+from tests.tracer.handmade import decode_loop
+from tests.tracer.truths import DATA, rows, run, scene
 from tracer import analyse, read, write
 from tracer.analysis.budget import BaseLimits, Limit, Line, Scope, parse
 from tracer.analysis.budget_check import Finding, check_base, check_lines, fulfilled_budget, measure
@@ -47,7 +47,8 @@ def findings(trace, text, **options):
 def test_what_is_found_and_what_is_not_known():
     """`saasgAs` is per step: sync, two copies, sync, launch, copy back, sync; 300 ns of compute, 1 µs apart."""
     for told in TABLES["found"]:
-        trace, limits = loop(told["letters"], **told.get("options", {})).trace, told["budget"]
+        trace = scene(told) if "each" in told else loop(told["letters"], **told.get("options", {})).trace
+        limits = told["budget"]
         trace.metadata["run"] = told.get("run", {})
         rate = {"untraced_steps_per_s": told["rate"]} if "rate" in told else {}
         if "fails" in told:
@@ -74,20 +75,6 @@ def test_at_node_level_a_gap_is_judged_by_its_interval():
         (found,) = findings(trace, text.format(most)).values()
         assert (found.verdict, found.interval) == (verdict, (bounds.low, bounds.high))
     assert "gap_us.untraced" not in fulfilled_budget(measure(trace, Scope()))
-
-
-def test_devices_have_gaps_of_their_own():
-    script = Script()
-    for t in range(0, 1000 * TOKENS, 1000):
-        script.range("token", t, t + 900)
-        script.launch((t, t + 10), (t + 100, t + 400), device=0)
-        script.launch((t + 20, t + 30), (t + 100, t + 900), device=1)
-    text = "[device.{}]\ngap_us.traced.p50 = {{min = {}, max = {}}}"
-    for device, gap in ((0, 0.7), (1, 0.2)):
-        (found,) = findings(script.trace, text.format(device, gap, gap)).values()
-        assert found.verdict == "kept"
-    with pytest.raises(EmptyTraceError):
-        check_lines(script.trace, budget(text.format(2, 0, 1)))
 
 
 @settings(max_examples=5)

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.tracer.handmade import Script, decode_loop
-from tests.tracer.steady import NSYS, recording, run_of, side, sourced
-from tests.tracer.truths import DATA, rows, unlike
+from tests.tracer.steady import LIGHT, NSYS, recording, run_of, side, sourced
+from tests.tracer.truths import DATA, rows, scene, unlike
 from tracer.analysis.compare import Comparison, Side, compare
 from tracer.analysis.gaps import CAUSES
 from tracer.analysis.interval import Interval
@@ -29,6 +29,8 @@ few = settings(max_examples=4)
 
 
 def made(told: dict[str, Any]) -> Side:
+    if "each" in told:
+        return side(scene({"metadata": {"source": LIGHT}, **told}), told.get("name", "run"))
     options = {name: given for name, given in told.items() if name != "period"}
     return Side("run", tuple(recording([period] * 20, **options) for period in told["period"]))
 
@@ -90,21 +92,6 @@ def test_a_difference_that_is_not_shown_says_how_many_steps_would_show_it() -> N
     assert found.needed > 60
 
 
-def test_runs_whose_gaps_lie_between_other_steps_are_not_paired() -> None:
-    def grouped(*sizes: int) -> Side:
-        script, now = Script(), 0
-        for group, size in enumerate(sizes):
-            script.range(f"part {group}", now, now + size * 1000)
-            for _ in range(size):
-                script.range("token", now, now + 900)
-                script.launch((now + 10, now + 20), (now + 30, now + 800))
-                now += 1000
-        return side(sourced(script))
-
-    found = compare(grouped(2, 2), grouped(3, 1))
-    assert (found.paired, found.speedup.estimate) == (False, 1)
-
-
 def test_kernels_that_got_slower_are_named_and_noise_alone_makes_none_slower() -> None:
     def of(lengths: list[list[int]]) -> Side:
         script = decode_loop("g", 40, period=100_000)
@@ -122,21 +109,6 @@ def test_kernels_that_got_slower_are_named_and_noise_alone_makes_none_slower() -
     noise = (RANDOM.normal(500, 30, (2, 60, 40)).round().astype(int)).tolist()
     verdicts = rows(compare(*map(of, noise)).kernels, "verdict")
     assert (len(verdicts), len([v for v in verdicts if v]) <= 2) == (61, True)
-
-
-def test_a_graph_of_half_the_work_is_not_called_faster() -> None:
-    def graphs(per_token: int) -> Side:
-        script = Script()
-        for token in range(12):
-            script.range("token", token * 1000, token * 1000 + 900)
-            for part in range(per_token):
-                at = token * 1000 + part * 400
-                script.graph((at + 10, at + 20), (at + 30, at + 30 + 700 // per_token))
-        return side(script.trace)
-
-    kernels = compare(graphs(1), graphs(2)).kernels
-    assert rows(kernels, "base_calls", "other_calls", "verdict") == [[1, 2, ""]]
-    assert np.isnan(rows(kernels, "per_call_ratio")).all()
 
 
 def refused(found: Comparison) -> str:
@@ -204,31 +176,12 @@ def test_a_rate_of_decode_is_not_that_of_steps_with_a_prefill() -> None:
     assert (found.basis, found.speedup.estimate, found.base.recordings[0].corrected) == ("light", 2.0, False)
 
 
-def test_the_batch_is_known_from_the_marks_too() -> None:
-    one, eight = (marked(f"execute_context_0(0)_generation_{batch}({batch})") for batch in (1, 8))
-    assert eight.recordings[0].conditions["batch"] == "8"
-    assert "batch 1 against 8" in refused(compare(one, eight, force=True))
-
-
 def test_a_run_without_a_batch_has_no_tokens_per_s() -> None:
     found = compare(run_of([2000] * 20), run_of([1000] * 20))
     assert sentence(found).endswith("steps/s +100.0 % [+100.0, +100.0], of the recorded steps, untraced")
     facts = run_facts(found.base)
     assert (facts["tokens_per_s"], facts["steps_per_s"]) == (None, pytest.approx(500_000))
     assert percent(compare(run_of([20_000] * 20), run_of([20_009] * 20)).speedup).startswith("±0.0 %")
-
-
-def test_the_number_of_devices_is_said_in_the_order_of_the_names() -> None:
-    def on(devices: int, period: int) -> Side:
-        script = Script()
-        for base in range(0, 30 * period, period):
-            script.range("token", base, base + period - 10)
-            for device in range(devices):
-                script.launch((base + 9 * device, base + 9 * device + 8), (base + 30, base + 800), device=device)
-            script.sync(base + 40, base + 810)
-        return side(sourced(script), f"on {devices}")
-
-    assert compare(on(1, 2_000), on(2, 1_100)).cautions[0] == "on 2 and on 1 differ in devices 2 against 1"
 
 
 def interval(told: Any) -> Interval | None:

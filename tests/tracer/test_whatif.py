@@ -14,9 +14,9 @@ from tests.tracer.handmade import Script
 from tests.tracer.machine import KERNEL, LAUNCH, PAUSE_AFTER, SAMPLING, recorded
 from tests.tracer.test_causality import programs
 from tests.tracer.test_ranks import engines
-from tests.tracer.truths import DATA, rows
+from tests.tracer.truths import DATA, rows, scene
 from tracer import Trace, analyse
-from tracer.errors import CannotTellError, EmptyTraceError, IntertokenError, TraceError, UnsafePlanError, UsageError
+from tracer.errors import CannotTellError, EmptyTraceError, IntertokenError, TraceError, UnsafePlanError
 from tracer.files.bounded import tomllib
 from tracer.model.fits import fits_of
 from tracer.model.trace import LIGHT
@@ -53,7 +53,7 @@ WHY = {"READS": READS, "REUSES": REUSES, "ORDERS": ORDERS.format(9, 7)}
 def test_what_is_told_of_programs() -> None:
     for told in tomllib.loads((DATA.parent / "whatif.toml").read_text(encoding="utf-8"))["truth"]:
         name, tokens = told["name"], told.get("tokens", 8)
-        trace = looped(told["program"], tokens) if "program" in told else recorded(told["machine"])
+        trace = looped(told["program"], tokens) if "program" in told else scene(told)
         edits = [EDITS[kind](*(tuple(each) if isinstance(each, list) else each for each in given))
                  for kind, *given in told["edits"]]  # fmt: skip
         if "fails" in told:
@@ -237,18 +237,6 @@ def test_a_traced_recording_tells_of_the_engine_only_with_a_rate() -> None:
     for rate, why in ((1e9 / KERNEL, "tracing stretched the kernels"), (1e9 / base / 2, "that rate is from another r")):
         with pytest.raises(TraceError, match=why):
             predicted(trace, edit, rate=rate)
-
-
-def test_where_no_time_passes_there_is_no_speedup() -> None:
-    script = Script()
-    for token in range(4):
-        script.range("token", token * 100, token * 100 + 100)
-        script.kernel(token * 100, token * 100 + 100)
-    assert predicted(script.trace, ScaleKernels("k", 0.5)).speedup.estimate == 2
-    with pytest.raises(EmptyTraceError, match="would become zero"):
-        predicted(script.trace, ScaleKernels("k", 0))
-    with pytest.raises(UsageError, match="no step has a sync 1; they have none"):
-        predicted(script.trace, WithoutSyncs((1,)))
 
 
 def hosted(copies: int = 0, code: int = 0, kernel: int = 10_000) -> Trace:
