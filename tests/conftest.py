@@ -69,6 +69,16 @@ def all_resamples():
         yield
 
 
+@pytest.fixture
+def reads(monkeypatch):
+    """Which recordings are read."""
+    from tracer import formats
+
+    paths, read = [], formats.read
+    monkeypatch.setattr(formats, "read", lambda path, **options: paths.append(path) or read(path, **options))
+    return paths
+
+
 def pytest_configure(config):
     """The folder of what the tests compile, for all workers."""
     if not hasattr(config, "workerinput"):

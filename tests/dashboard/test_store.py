@@ -275,14 +275,6 @@ def recording(tmp_path):
     return tmp_path / "runs" / "a"
 
 
-@pytest.fixture
-def reads(monkeypatch):
-    """Which recordings are read."""
-    paths, read = [], formats.read
-    monkeypatch.setattr(formats, "read", lambda path, **options: paths.append(path) or read(path, **options))
-    return paths
-
-
 def test_a_second_opening_reads_no_trace_and_draws_the_same_until_the_recording_changes(
     cache, recording, reads, monkeypatch, tmp_path
 ):

@@ -97,21 +97,20 @@ def test_a_token_of_known_cost():
     assert causes == pytest.approx({"copy": 3 + 2 * 3, "sync": 0.5 + 1 + 2 * 0.5, "launch": 3, "host": 0.4})
 
 
-def test_asynchronous_copies_follow_each_other():
-    """saaas: calls of copies at 1100 each; the second's 2000 begin when the first is done."""
-    gap, _ = gap_of(simulate(inputs=2, strategy="saaas"))
-    assert gap == (3000 + 500 + 1100 + 1100 + 2 * 2000 + 500 + 1100 + 2000) / 1e3
-
-
-def test_a_graph_on_the_device_waits_for_the_copies():
-    """aaag: three copies end 2000 + 1100 + 3 * 2000 after the fetch; the launch is past long before."""
-    gap, _ = gap_of(simulate(cost_profile(launch_latency_ns=0), inputs=3, strategy="aaag"))
-    assert gap == (3000 + 500 + 1100 + 3 * 2000) / 1e3
-
-
-def test_ggg_has_a_gap_of_the_graph_alone():
-    gap, _ = gap_of(simulate(cost_profile(graph=GraphCost(start_ns=700)), strategy="ggg"))
-    assert gap == 0.7
+@pytest.mark.parametrize(
+    ("strategy", "inputs", "costs", "gap_ns"),
+    [
+        # asynchronous copies follow each other: calls at 1100 each; the second's 2000 begin when the first is done
+        ("saaas", 2, {}, 3000 + 500 + 1100 + 1100 + 2 * 2000 + 500 + 1100 + 2000),
+        # a graph waits on the device: three copies end 2000 + 1100 + 3 * 2000 after the fetch, long after the launch
+        ("aaag", 3, {"launch_latency_ns": 0}, 3000 + 500 + 1100 + 3 * 2000),
+        ("ggg", None, {"graph": GraphCost(start_ns=700)}, 700),  # a gap of the graph alone
+        # batches are sent when the host waits: nothing starts before the sync behind the launch; 100, and 700 to send
+        ("aaag", 1, {"batch": Batch(64, 700)}, 3000 + 500 + 3 * 1100 + 100 + 700 + max(2000, 2000)),
+    ],
+)
+def test_the_gap_of_a_strategy_of_known_costs(strategy, inputs, costs, gap_ns):
+    assert gap_of(simulate(cost_profile(**costs), inputs=inputs, strategy=strategy))[0] == gap_ns / 1e3
 
 
 LAYERS = 4  # of the tiny model
@@ -126,13 +125,6 @@ def test_branches_overlap(edge):
     kernels = len(result.prepared.splits[0].plan.launches)
     assert length == [(kernels - 2 * LAYERS) * 10_000 + 2 * LAYERS * edge] * (2 * TOKENS + 1)
     assert set(result.trace["kernels"]["stream"]) == {0, 1, 2}
-
-
-def test_batches_are_sent_when_the_host_waits():
-    """aaag with one input: nothing starts before the sync behind the launch; its 100, and 700 to send."""
-    sent = cost_profile(batch=Batch(64, 700))
-    gap, _ = gap_of(simulate(sent, inputs=1, strategy="aaag"))
-    assert gap == (3000 + 500 + 3 * 1100 + 100 + 700 + max(2000, 2000)) / 1e3
 
 
 def test_graphs_of_several_streams_can_be_dear():

@@ -26,14 +26,6 @@ def recording(tmp_path):
     return tmp_path / "a.sqlite"
 
 
-@pytest.fixture
-def reads(monkeypatch):
-    """Which recordings are read."""
-    paths, read = [], formats.read
-    monkeypatch.setattr(formats, "read", lambda path, **options: paths.append(path) or read(path, **options))
-    return paths
-
-
 def _said(command, recording):
     answer = CliRunner().invoke(main, [command, str(recording), "--json"])
     assert answer.exit_code == 0, answer.output

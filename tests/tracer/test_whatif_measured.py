@@ -17,7 +17,6 @@ from tests.tracer.handmade import Script
 from tests.tracer.steady import trace_of
 from tests.tracer.truths import facts_of, run
 from tracer import read, write
-from tracer.analysis.evidence import engine_of
 from tracer.analysis.interval import SHOWN
 from tracer.model import run_json
 from tracer.whatif.edits import FollowStrategy
@@ -155,29 +154,6 @@ def test_advice_of_llama_cpp_with_its_own_rate_and_without(unrated: Path) -> Non
     command = given["advice"][0]["shown_by"]
     assert command == f"intertoken whatif {unrated} --untraced-tokens-per-s 748.7 --sync ggg"
     assert facts_of(*command.split()[1:])["speedup"] == given["advice"][0]["speedup"]
-
-
-def test_kernels_that_an_engine_takes_from_another_do_not_name_it() -> None:
-    for name, kernels in (
-        ("vLLM", ["vllm::rms_norm_kernel", "quantize_q8_1<__half>"]),
-        ("vLLM", ["void vllm::act", "tensorrt_llm::kernels::cutlass_kernels::gemm"]),
-        ("llama.cpp", ["at::native::add", "quantize_q8_1<__half>"]),
-    ):
-        script = Script()
-        for at, kernel in enumerate(kernels):
-            script.launch((10 * at, 10 * at + 1), (10 * at + 2, 10 * at + 5), name=kernel)
-        assert engine_of(script.trace).name == name
-    for name, process in (
-        ("SGLang", "sglang::schedul (python3)"), ("vLLM", "VLLM::EngineCor"), ("TensorRT-LLM", "trtllm-serve"),
-        ("llama.cpp", "llama-server"),
-    ):  # fmt: skip
-        for table in ("processes", "threads"):
-            script.rows["kernels"] = []
-            script.rows[table] = [{"process": 100, "name": process}]
-            assert engine_of(script.trace).name == name
-            del script.rows[table]
-    script.rows["callchains"] = [{"chain": 0, "depth": 0, "symbol": "f", "module": "/opt/lib/libllama.so.0"}]
-    assert engine_of(script.trace).name == "llama.cpp"
 
 
 def test_advice_and_path_say_where_in_the_program_the_calls_are(tmp_path: Path) -> None:

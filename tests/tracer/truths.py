@@ -16,6 +16,7 @@ from tests.tracer.handmade import decode_loop
 from tests.tracer.machine import recorded
 from tracer import Trace, analyse
 from tracer.analysis.causes import PART_COLUMNS, PARTS
+from tracer.analysis.evidence import engine_of
 from tracer.analysis.gaps import GapReport
 from tracer.analysis.idle_sites import idle_by_site, idle_stacks
 from tracer.analysis.path.graph import KINDS
@@ -53,6 +54,8 @@ def scene(told: Mapping[str, Any]) -> Trace:
     script = decode_loop(told.get("letters", ""), told.get("steps", 0))
     Host(script).play(told.get("program", ""), told.get("kernels", {}))
     script.play(told.get("events", ()))
+    for table, given in told.get("rows", {}).items():
+        script.rows[table] += given
     for step in range(told.get("steps", 0)):
         script.play(told.get("each", ()), step * told.get("period", 1000))
     trace = script.trace
@@ -110,6 +113,7 @@ def streams(recording: Recording) -> StreamReport:
 BESIDE: dict[str, Callable[[Recording], Any]] = {
     "bubbles": lambda recording: bubble_report(recording.trace, recording.steps),
     "edges": lambda recording: edges(recording.trace),
+    "engine": lambda recording: engine_of(recording.trace),
     "idle_sites": lambda recording: idle_by_site(recording.trace, recording.steps, recording.idle),
     "idle_stacks": lambda recording: idle_stacks(recording.trace, recording.steps, recording.idle),
     "parts": lambda recording: parts(recording.gaps),
