@@ -1,6 +1,7 @@
 """The recordings bundled in sample_traces/, for tests that need real ones."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import NamedTuple
 
@@ -43,3 +44,18 @@ class Engine(NamedTuple):
 _ENGINES = json.loads((Path(__file__).parent / "tracer" / "data" / "recorded-engines.json").read_text(encoding="utf-8"))
 ENGINES = {name: Engine(*steps, Calls(*calls)) for name, (*steps, calls) in _ENGINES.items()}
 """Of vLLM and transformers; `sequences` of a decode step, None where requests come and go."""
+
+
+def untold(source: Path, target: Path) -> Path:
+    """A copy of a recording as its profiler left it, without what run.json says."""
+    shutil.copytree(source, target)
+    (target / "run.json").unlink()
+    return target
+
+
+def unrated(source: Path, target: Path) -> Path:
+    """A copy of a recording whose run.json tells no rate of its engine."""
+    told = json.loads((source / "run.json").read_text(encoding="utf-8"))
+    del told["measured"]
+    (untold(source, target) / "run.json").write_text(json.dumps(told))
+    return target

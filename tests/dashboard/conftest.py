@@ -6,6 +6,7 @@ import os
 import pickle
 import shutil
 import threading
+import time
 from contextlib import contextmanager, suppress
 
 import pytest
@@ -19,6 +20,7 @@ from dashboard.reading import run
 from dashboard.reading.store import RunStore
 from dashboard.serving import Serving
 from dashboard.serving.patience import listen
+from dashboard.serving.uploads import SLICE
 from tests.dashboard.page import SCRIPTS, Page
 from tests.dashboard.traces import GAP, decode
 from tests.recordings import SAMPLES
@@ -103,22 +105,27 @@ _ports = []
 
 
 @contextmanager
-def served(runs, serving=None):
-    """The address of a dashboard that shows these runs."""
-    app, prefix = create_app([runs], serving).server, serving.prefix if serving else ""
-    port = _ports.pop() if _ports else 0
-    server = listen(app, "127.0.0.1", port, prefix)
+def running(server):
+    """The server, while it runs in a thread."""
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.effective_port}{prefix}/"
+        yield server
     finally:
         server.close()
         for channel in list(server.active_channels.values()):
             channel.handle_close()  # a page that is still open would go on with the server that it knows
         server.task_dispatcher.shutdown()
         thread.join(1)
-        _ports.append(server.effective_port)
+
+
+@contextmanager
+def served(runs, serving=None):
+    """The address of a dashboard that shows these runs."""
+    app, prefix = create_app([runs], serving).server, serving.prefix if serving else ""
+    with running(listen(app, "127.0.0.1", _ports.pop() if _ports else 0, prefix)) as server:
+        yield f"http://127.0.0.1:{server.effective_port}{prefix}/"
+    _ports.append(server.effective_port)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -180,6 +187,29 @@ def as_json(*arguments):
 def client_of(runs, **serving):
     """Who asks a dashboard of these runs, without a server."""
     return create_app([runs], Serving(**serving)).server.test_client()
+
+
+def begin_upload(client, name, size):
+    return client.post("/upload", query_string={"name": name, "size": size})
+
+
+def upload(client, name, data, step=SLICE):
+    """The answer to the last slice, or to the first request that is refused."""
+    begun = begin_upload(client, name, len(data))
+    if begun.status_code != 201:
+        return begun
+    for at in range(0, len(data), step):
+        answer = client.put(f"/upload/{begun.get_json()['id']}?at={at}", data=data[at : at + step])
+        if answer.status_code != 200:
+            break
+    return answer
+
+
+def until(condition, seconds=20):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not come to that"
+        time.sleep(0.01)
 
 
 @pytest.fixture(scope="session")

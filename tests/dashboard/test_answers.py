@@ -4,7 +4,6 @@ import csv
 import gc
 import io
 import json
-import shutil
 import threading
 import time
 from concurrent.futures import wait
@@ -31,21 +30,12 @@ from tests.dashboard.conftest import as_json, client_of
 from tests.dashboard.traces import GAP, decode
 from tests.fuzz.callbacks import callbacks_of, post
 from tests.fuzz.hostile import asked
-from tests.recordings import LLAMA, SAMPLES
+from tests.recordings import LLAMA, SAMPLES, unrated, untold
 from tracer import formats
 from tracer.analysis.causes import CAUSES
 from tracer.analysis.path.paths import BESIDE_SYNC
 
 TRACED, OURS = LLAMA["sccc", "graph"], SAMPLES / "llama-1.1b-sccc-sequential-cuda"
-
-
-def without_rate(path, to):
-    """A copy of a recording that tells no rate of its engine."""
-    shutil.copytree(path, to)
-    told = json.loads((to / "run.json").read_text())
-    del told["measured"]
-    (to / "run.json").write_text(json.dumps(told))
-    return RunStore([to])
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +47,7 @@ def store(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory):
-    return without_rate(TRACED, tmp_path_factory.mktemp("bare") / "bare")
+    return RunStore([unrated(TRACED, tmp_path_factory.mktemp("bare") / "bare")])
 
 
 def test_every_gap_is_a_bar_of_its_causes_on_its_device(pair):
@@ -235,9 +225,7 @@ def test_without_a_rate_there_are_only_call_sites_and_settings_that_are_off(bare
     idle, calls, of_sites = tables_of(sites_of(bare, run).result(60))
     assert (idle, calls) == ([], [])
     assert all("have no call site" in note for note in of_sites)
-    shutil.copytree(SAMPLES / "transformers-eager", tmp_path / "a")
-    (tmp_path / "a" / "run.json").unlink()
-    store = RunStore([tmp_path / "a"])
+    store = RunStore([untold(SAMPLES / "transformers-eager", tmp_path / "a")])
     (run,) = store.runs()
     table, _, notes = in_words(run, advice_of(store, run).result(60), "light")
     assert table is None
@@ -349,7 +337,7 @@ def rated(tmp_path_factory):
     """Recordings without the rates that they were made with, and one that was not traced."""
     folder = tmp_path_factory.mktemp("rates")
     for name in GIVEN:
-        without_rate(SAMPLES / name, folder / name)
+        unrated(SAMPLES / name, folder / name)
     formats.write(decode(), folder / "light")
     return folder
 

@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -21,6 +20,7 @@ import dashboard.cli
 from dashboard import serving
 from dashboard.serving import open_link, scratch
 from dashboard.serving.guard import LOOPBACK
+from tests.dashboard.conftest import until
 from tracer.cli import main
 
 SENSELESS = json.loads((Path(__file__).parent / "data" / "requests.json").read_text(encoding="utf-8"))["no options"]
@@ -121,10 +121,7 @@ def test_what_was_uploaded_is_gone_when_the_command_ends_and_the_token_is_seen_n
         assert inbox.stat().st_mode & 0o077 == 0
         (inbox / "uploads" / "x.json").write_text("left")
         assert (refused(address), refused(f"{address}healthz", Host="evil.example")) == (403, 400)
-        deadline = time.monotonic() + 30
-        while not said.exists():
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        until(said.exists, 30)
         opened = Path(said.read_text().strip().removeprefix("file://"))
         assert opened.parent == inbox
         assert opened.stat().st_mode & 0o077 == 0

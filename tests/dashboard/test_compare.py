@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 from html import unescape
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -28,7 +27,7 @@ from dashboard.scene import timeline
 from dashboard.view import View
 from tests.dashboard.conftest import as_json
 from tests.dashboard.traces import GAP, decode
-from tests.recordings import LLAMA
+from tests.recordings import LLAMA, untold
 from tracer import formats
 from tracer.analysis.summary import Summary
 from tracer.extensions import VIEWS
@@ -58,10 +57,7 @@ def test_cautions_are_those_of_the_command_and_without_a_verdict_no_difference_i
     assert len(found) >= 3
     places = [part.id for part in section().children[2].children if getattr(part, "id", "")]
     assert places.index("compare-words") + 1 == places.index("compare-cautions")
-    for strategy in ("sccc", "saaas"):
-        shutil.copytree(LLAMA[strategy, "node"], tmp_path / strategy)
-        (tmp_path / strategy / "run.json").unlink()
-    saaas, sccc = runs_at(tmp_path)
+    sccc, saaas = runs_at(*(untold(LLAMA[strategy, "node"], tmp_path / strategy) for strategy in ("sccc", "saaas")))
     (one,) = against_base([sccc, saaas])
     assert text(words_of([one])).startswith("saaas against sccc: no verdict: tracing adds time to every call")
     assert methods_of([one]) == ""

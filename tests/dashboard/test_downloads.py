@@ -18,10 +18,10 @@ from dashboard.downloads import TABLES, csv_of, json_of, parquet_of
 from dashboard.reading.store import RunStore, runs_to_compare
 from dashboard.report import advice_for, cards, groups_of_facts, report_page
 from dashboard.serving import Serving
-from tests.dashboard.conftest import client_of
+from tests.dashboard.conftest import client_of, upload
 from tests.dashboard.filled import TINY, write_runs
 from tests.dashboard.traces import GAP, decode
-from tests.recordings import LLAMA, SAMPLES, SIX
+from tests.recordings import LLAMA, SAMPLES, SIX, untold
 from tracer import formats
 from tracer.cli import main
 from tracer.errors import TraceError, UsageError
@@ -91,8 +91,7 @@ def test_a_recording_comes_back_by_upload_as_it_was(tmp_path):
     assert {"run.json", "graph.json"} <= set(members)
     assert all("/" not in name for name in members)
     other = create_app([], Serving(uploads=tmp_path / "inbox")).server.test_client()
-    key = other.post("/upload", query_string={"name": "again.zip", "size": len(data)}).get_json()["id"]
-    assert other.put(f"/upload/{key}?at=0", data=data).get_json()["run"] == "again"
+    assert upload(other, "again.zip", data).get_json()["run"] == "again"
     before, after = RunStore([runs]).chosen([TINY])[0], RunStore([tmp_path / "inbox"]).runs()[0]
     assert after.summary.gap_p50_us == before.summary.gap_p50_us
     assert len(after.graph.nodes) == len(before.graph.nodes)
@@ -139,10 +138,7 @@ def test_differences_are_from_the_base_and_none_is_stated_that_tracing_may_have_
     facts = facts_of(hand_made)
     assert facts["p50"] == [("100 µs", ""), ("200 µs", "+100 µs (+100 %)")]
     assert not [label for label in facts if label.startswith(("Tokens/s", "Model"))], "nothing tells batch and model"
-    for strategy in ("sccc", "saaas"):
-        shutil.copytree(LLAMA[strategy, "node"], tmp_path / strategy)
-        (tmp_path / strategy / "run.json").unlink()
-    paths = [tmp_path / "sccc", tmp_path / "saaas"]
+    paths = [untold(LLAMA[strategy, "node"], tmp_path / strategy) for strategy in ("sccc", "saaas")]
     facts = facts_of(paths)
     for label in ("p50", "p90", "mean", "sync", "Compute", "GPU busy", "Steps/s as recorded"):
         assert [change for _, change in facts[label]] == ["", ""], label

@@ -1,9 +1,7 @@
 """A journey through each page in a real Chromium, by mouse and keyboard; hostile names, failures and the login."""
 
-import json
 import logging
 import re
-import shutil
 import threading
 import time
 from contextlib import closing
@@ -24,7 +22,7 @@ from tests.dashboard.filled import FILLED, HOSTILE, TINY, TRACED
 from tests.dashboard.page import BARS
 from tests.dashboard.planted import plant
 from tests.dashboard.traces import GAP, PERIOD, decode
-from tests.recordings import LLAMA, SAMPLES
+from tests.recordings import LLAMA, SAMPLES, unrated
 from tests.tracer.handmade import Loop, loops
 from tracer import formats
 
@@ -454,10 +452,7 @@ def test_files_that_are_chosen_dropped_or_come_are_read_or_say_in_place_why_not(
 
 def test_a_rate_is_typed_into_the_table_goes_into_the_link_and_is_printed(page, tmp_path):
     run = VLLM_TWO[1]
-    shutil.copytree(SAMPLES / run, tmp_path / run)
-    told = json.loads((tmp_path / run / "run.json").read_text())
-    del told["measured"]
-    (tmp_path / run / "run.json").write_text(json.dumps(told))
+    unrated(SAMPLES / run, tmp_path / run)
     rate, idle = (f'.ag-row[row-id="{run}"] .ag-cell[col-id="{column}"]' for column in ("rate", "untraced_idle"))
     focus = f"""const api = dash_ag_grid.getApi('runs'); api.ensureColumnVisible('rate');
                 api.setFocusedCell(api.getRowNode('{run}').rowIndex, 'rate')"""

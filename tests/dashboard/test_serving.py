@@ -6,10 +6,9 @@ import logging
 import re
 import resource
 import socket
-import threading
 import time
 import urllib.request
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,7 +24,7 @@ from dashboard.serving import Serving, callbacks
 from dashboard.serving.guard import LOOPBACK, Attempts, is_host, local_path, session_key
 from dashboard.serving.patience import Patience, listen
 from dashboard.view import View
-from tests.dashboard.conftest import client_of, served
+from tests.dashboard.conftest import client_of, running, served, until
 from tests.dashboard.filled import FILLED, write_runs
 from tests.dashboard.traces import decode
 from tests.fuzz.callbacks import PLACES, Fuzzed, callbacks_of, peak, post
@@ -152,10 +151,7 @@ def test_health_tells_how_many_and_no_names(runs):
     client.post("/_dash-update-component", json=table(client))
     answer = create_app([runs]).server.test_client().get("/healthz").get_json()
     assert sorted(answer) == ["runs", "status", "version"]
-    deadline = time.monotonic() + 20
-    while client.get("/healthz").get_json()["runs"] != {"read": 1, "total": 1}:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    until(lambda: client.get("/healthz").get_json()["runs"] == {"read": 1, "total": 1})
 
 
 def test_redirects_say_no_scheme_and_no_host(runs):
@@ -448,19 +444,8 @@ def app(environ, start):
     return [json.dumps(told).encode()]
 
 
-@contextmanager
 def listening(patience=None, **options):
-    server = listen(app, "127.0.0.1", 0, patience=patience, **options)
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    try:
-        yield server
-    finally:
-        server.task_dispatcher.shutdown()
-        server.close()
-        for channel in list(server.active_channels.values()):
-            channel.handle_close()
-        thread.join(5)
+    return running(listen(app, "127.0.0.1", 0, patience=patience, **options))
 
 
 def connect(server, data=b""):
@@ -560,10 +545,7 @@ def test_readers_who_take_nothing_hold_no_thread_and_not_for_ever():
         lazy = [open_ones.enter_context(connect(server, ask)) for _ in range(10)]
         for _ in range(5):
             assert answered(server) < SOON
-        deadline = time.monotonic() + 20
-        while server.active_channels and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert not server.active_channels
+        until(lambda: not server.active_channels)
         assert all(is_ended(connection, 5) for connection in lazy)
 
 

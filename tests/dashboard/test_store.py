@@ -14,6 +14,7 @@ import time
 import zipfile
 import zlib
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -32,9 +33,9 @@ from dashboard.reading.run import read_runs
 from dashboard.reading.store import Progress, RunStore, find_traces
 from dashboard.scene import timeline_of
 from dashboard.serving import Serving
-from dashboard.serving.uploads import SLICE
 from dashboard.timeline import pyramid
 from dashboard.view import View
+from tests.dashboard.conftest import until, upload
 from tests.dashboard.planted import plant
 from tests.dashboard.traces import GAP, KERNELS, PERIOD, decode
 from tests.recordings import SAMPLES
@@ -82,15 +83,6 @@ def recordings(tmp_path):
     for name in "abc":
         formats.write(decode(), tmp_path / "runs" / name)
     return tmp_path / "runs"
-
-
-def until(condition, seconds=20):
-    end = threading.Event()
-    for _ in range(seconds * 100):
-        if condition():
-            return
-        end.wait(0.01)
-    raise AssertionError("it did not come to that")
 
 
 def keys(store):
@@ -378,18 +370,6 @@ def readers():
         yield readers
 
 
-def sending(client):
-    """Upload data under a name; the answer to its last slice."""
-
-    def send(name, data):
-        key = client.post("/upload", query_string={"name": name, "size": len(data)}).get_json()["id"]
-        for at in range(0, len(data), SLICE):
-            answer = client.put(f"/upload/{key}?at={at}", data=data[at : at + SLICE])
-        return answer
-
-    return send
-
-
 def test_what_ends_a_reader_costs_one_recording_and_the_page_says_what_happened(tmp_path, readers):
     for name in ("a", *SAID, "z"):
         formats.write(decode(tokens=9), tmp_path / f"{name}.sqlite")
@@ -436,7 +416,8 @@ def test_an_upload_is_checked_and_unpacked_in_the_process_that_reads_it(tmp_path
             return getattr(self._true, name)
 
     monkeypatch.setattr(zlib, "decompressobj", Counted)
-    send = sending(create_app([], Serving(uploads=tmp_path / "inbox", readers=readers)).server.test_client())
+    client = create_app([], Serving(uploads=tmp_path / "inbox", readers=readers)).server.test_client()
+    send = partial(upload, client)
     good = (tmp_path / "good.sqlite").read_bytes()
     for name, data, said in (
         ("killer.json", KILLER, "contains a number with more than 100 digits, so it is not a trace"),

@@ -18,7 +18,7 @@ from dashboard.app import create_app
 from dashboard.reading.store import RunStore
 from dashboard.serving import Serving
 from dashboard.serving.uploads import SLICE, Inbox
-from tests.dashboard.conftest import served
+from tests.dashboard.conftest import begin_upload, served, upload
 from tests.dashboard.traces import decode
 from tracer import formats
 from tracer.errors import UsageError
@@ -64,47 +64,32 @@ def client(inbox):
     return client
 
 
-def begin(client, name, size):
-    return client.post("/upload", query_string={"name": name, "size": size})
-
-
-def send(client, name, data, step=SLICE):
-    begun = begin(client, name, len(data))
-    if begun.status_code != 201:
-        return begun
-    for at in range(0, len(data), step):
-        answer = client.put(f"/upload/{begun.get_json()['id']}?at={at}", data=data[at : at + step])
-        if answer.status_code != 200:
-            break
-    return answer
-
-
 def left(inbox):
     return sorted(path.name for path in inbox.rglob("*") if path.name != ".parts")
 
 
 def test_every_kind_of_file_arrives_in_slices_and_equal_names_stand_beside_each_other(client, inbox, files):
     for kind in files:
-        answer = send(client, f"my run.{kind}", files[kind], step=10_000)
+        answer = upload(client, f"my run.{kind}", files[kind], step=10_000)
         assert answer.status_code == 200, answer.get_json()
         assert answer.get_json()["received"] == len(files[kind])
         (run,) = RunStore([inbox]).chosen([answer.get_json()["run"]])
         assert run.summary.gap_p50_us == pytest.approx(100), kind
         assert list((inbox / ".parts").iterdir()) == []
     shutil.rmtree(inbox / "my run")
-    answers = [send(client, "same.json", files["json"]).get_json()["run"] for _ in range(3)]
+    answers = [upload(client, "same.json", files["json"]).get_json()["run"] for _ in range(3)]
     assert len(set(answers)) == 3
     assert {"2-same.json", "3-same.json", "same.json"} <= {*left(inbox)}
 
 
 def test_no_name_of_an_upload_is_that_of_a_place_of_the_server_and_none_leaves_the_inbox(client, inbox, files):
     for number, name in enumerate(("unpacked", ".unpacked.zip", ".parts", ".parts.zip"), 1):
-        answer = send(client, name, files["zip"])
+        answer = upload(client, name, files["zip"])
         assert answer.status_code == 200, answer.text
         assert client.get("/healthz").get_json()["runs"] == {"read": number, "total": number}
     before = left(inbox)
     for name in NAMES:  # even of what is no recording
-        answer = send(client, name.encode("utf-8", "replace").decode(), b"{}")
+        answer = upload(client, name.encode("utf-8", "replace").decode(), b"{}")
         assert answer.status_code == 422, (name, answer.get_json())
         assert [*inbox.parent.iterdir()] == [inbox]
         assert left(inbox) == before
@@ -133,7 +118,7 @@ def test_what_is_no_recording_is_refused_in_words_and_deleted(client, inbox):
         ("x.zip", twice, "x.zip: holds two files of the same name"),
         ("x.nsys-rep", b"x" * 999, "x.nsys-rep"),
     ):
-        answer = send(client, name, data)
+        answer = upload(client, name, data)
         assert answer.status_code == 422, (name, words)
         said = answer.get_json()["error"]
         assert words in said
@@ -148,7 +133,7 @@ def test_a_zip_packed_in_another_way_is_refused_with_the_name_of_the_file_and_th
         at = whole.index(b"PK\1\2") + 10  # the method in the table of contents
         data = whole[:at] + method.to_bytes(2, "little") + whole[at + 2 :]
         for each in (data, data[:60] + b"\xff" * 8 + data[68:]):  # damaged, too
-            answer = send(client, "x.zip", each)
+            answer = upload(client, "x.zip", each)
             said = f"x.zip: 'NVTX_EVENTS.parquet' is packed with {packed}; only stored and deflated files are read"
             assert (answer.status_code, answer.get_json()) == (422, {"error": said})
     assert left(inbox) == []
@@ -162,7 +147,7 @@ def test_bombs_are_refused_before_they_fill_disk_or_memory(client, inbox):
     zip_bomb = zip_of([("NVTX_EVENTS.parquet", zeros), ("b", zeros)])
     for name, bomb in (("x.json.gz", gzip_bomb), ("x.json.gz", many), ("x.zip", zip_bomb)):
         tracemalloc.start()
-        answer = send(client, name, bomb)
+        answer = upload(client, name, bomb)
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert answer.status_code == 422
@@ -172,23 +157,23 @@ def test_bombs_are_refused_before_they_fill_disk_or_memory(client, inbox):
 
 
 def test_the_limit_holds_for_what_is_announced_and_for_what_comes(client, inbox):
-    answer = begin(client, "x", LIMIT + 1)
+    answer = begin_upload(client, "x", LIMIT + 1)
     assert (answer.status_code, "--upload-limit" in answer.get_json()["error"]) == (413, True)
-    assert [begin(client, "x", size).status_code for size in ("much", 0)] == [400, 413]
-    key = begin(client, "x", 10).get_json()["id"]
+    assert [begin_upload(client, "x", size).status_code for size in ("much", 0)] == [400, 413]
+    key = begin_upload(client, "x", 10).get_json()["id"]
     assert client.put(f"/upload/{key}?at=0", data=b"x" * 11).status_code == 413
     assert client.put(f"/upload/{key}?at=0", data=b"x").status_code == 404  # given up
-    key = begin(client, "x", LIMIT).get_json()["id"]
+    key = begin_upload(client, "x", LIMIT).get_json()["id"]
     assert client.put(f"/upload/{key}?at=0", data=b"x" * (SLICE + 1)).status_code == 413
     assert left(inbox) == []
 
 
 def test_sizes_and_offsets_are_digits(client, inbox):
     for number in (*NUMBERS, "9" * 5_000):
-        answer = begin(client, "x", number)
+        answer = begin_upload(client, "x", number)
         assert (answer.status_code, answer.get_json()) == (400, {"error": "The size is not a number."}), number
     assert left(inbox) == []
-    key = begin(client, "x", "010").get_json()["id"]
+    key = begin_upload(client, "x", "010").get_json()["id"]
     for number in (*NUMBERS, "9" * 5_000):
         answer = client.put(f"/upload/{key}", query_string={"at": number}, data=b"x")
         assert (answer.status_code, answer.get_json()) == (400, {"error": "The offset is not a number."}), number
@@ -232,7 +217,7 @@ def test_lengths_of_bodies_are_digits_and_what_is_cut_off_leaves_the_server_as_i
 
 def test_slices_sent_again_or_out_of_order_do_no_harm(client, files):
     data = files["json"]
-    key = begin(client, "x.json", len(data)).get_json()["id"]
+    key = begin_upload(client, "x.json", len(data)).get_json()["id"]
     parts = [data[:100], data[100:]]
     assert client.put(f"/upload/{key}?at=100", data=parts[1]).get_json() == {"received": 0, "run": None}
     for _ in range(2):
@@ -326,10 +311,10 @@ def test_what_has_no_room_is_refused_or_given_up(boxed, inbox, monkeypatch):
 
 def test_who_may_upload(inbox):
     none = create_app([inbox]).server.test_client()
-    assert begin(none, "x", 3).status_code in {404, 405}
+    assert begin_upload(none, "x", 3).status_code in {404, 405}
     assert json.loads(none.get("/_dash-layout").text)["props"]["data-upload-limit"] == "0"
     client = create_app([], Serving(uploads=inbox, token="secret")).server.test_client()
-    assert begin(client, "x", 3).status_code == 403
+    assert begin_upload(client, "x", 3).status_code == 403
     client.post("/login", data={"token": "secret"})
     assert client.post("/upload?name=x&size=3", headers={"Origin": "https://evil.example"}).status_code == 403
-    assert begin(client, "x", 3).status_code == 201
+    assert begin_upload(client, "x", 3).status_code == 201

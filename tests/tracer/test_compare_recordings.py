@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from functools import cache
 from itertools import combinations, product
 from pathlib import Path
@@ -18,7 +17,7 @@ import pandas as pd
 import pytest
 
 from tests.covering import each_value
-from tests.recordings import LLAMA, SAMPLES, SIX
+from tests.recordings import LLAMA, SAMPLES, SIX, untold
 from tests.tracer.handmade import Script, decode_loop
 from tests.tracer.steady import NSYS, side, trace_of
 from tests.tracer.truths import facts_of, run
@@ -114,15 +113,8 @@ def test_runs_that_are_not_comparable_need_force(tmp_path: Path) -> None:
     assert "no verdict: not comparable, comparison forced: model a against b" in " ".join(forced.stdout.split())
 
 
-def unrated(path: Path, name: str) -> Path:
-    """A recording as nsys left it, without what run.json says."""
-    shutil.copytree(SAMPLES / name, path / name)
-    (path / name / "run.json").unlink()
-    return path / name
-
-
 def test_without_a_verdict_it_says_why_what_is_known_and_what_to_measure(tmp_path: Path) -> None:
-    paths = [unrated(tmp_path, path.name) for path in GRAPH]
+    paths = [untold(path, tmp_path / path.name) for path in GRAPH]
     facts = facts_of("compare", *paths)
     base, other = facts["runs"]
     assert (facts["basis"], other["verdict"]) == ("traced", "no verdict")
@@ -143,7 +135,7 @@ def test_without_a_verdict_it_says_why_what_is_known_and_what_to_measure(tmp_pat
 
 
 def test_a_run_whose_rate_is_unknown_does_not_take_the_others_verdict(tmp_path: Path) -> None:
-    paths = [*GRAPH, unrated(tmp_path, "llama1b-saaas-node")]
+    paths = [*GRAPH, untold(LLAMA["saaas", "node"], tmp_path / "llama1b-saaas-node")]
     runs = facts_of("compare", *paths)["runs"]
     assert [each.get("verdict") for each in runs] == [None, "faster", "no verdict"]
     assert [each["basis"] for each in runs] == ["untraced", "untraced", "traced"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from functools import cache
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.recordings import LLAMA, SAMPLES
+from tests.recordings import LLAMA, SAMPLES, untold
 from tests.tracer.bases import based
 from tests.tracer.engines import Host
 from tests.tracer.handmade import Script
@@ -63,9 +62,7 @@ def test_a_node_pass_with_the_rate_predicts_what_was_measured(mode: str) -> None
 @pytest.fixture
 def unrated(tmp_path: Path) -> Path:
     """llama.cpp without its run.json."""
-    shutil.copytree(LLAMA["sccc", "graph"], tmp_path / "a")
-    (tmp_path / "a" / "run.json").unlink()
-    return tmp_path / "a"
+    return untold(LLAMA["sccc", "graph"], tmp_path / "a")
 
 
 def test_a_rate_is_the_same_whoever_tells_it_and_changes_nothing_of_what_was_not_traced(unrated: Path) -> None:
