@@ -112,7 +112,7 @@ TABLES: Final = {
 
 
 def _figures(run: Run) -> dict[str, Any]:
-    figures = {"run": run.key, **asdict(run.summary)}
+    figures = {"run": run.key, **run.summary.facts}
     causes, estimate = figures.pop("causes_us"), figures.pop("estimated_untraced_gap_us")
     figures.pop("parts_us")  # the gaps' own table has them
     figures["tokens_per_s_low"], figures["tokens_per_s_high"] = figures.pop("tokens_per_s_spread") or (None, None)
@@ -121,6 +121,8 @@ def _figures(run: Run) -> dict[str, Any]:
     figures |= {f"cause_{name}_us": value for name, value in causes.items()}
     figures |= {f"cause_{name}_untraced_us": us for name, us in figures.pop("untraced_causes_us").items()}
     figures |= {f"estimated_untraced_gap_us_{name}": value for name, value in (estimate or {}).items()}
+    wide = figures.pop("estimated_untraced_idle_us", None)
+    figures |= {f"estimated_untraced_idle_us_{name}": value for name, value in (wide or {}).items()}
     figures |= {f"fetch_lag_{name}": value for name, value in (figures.pop("fetch_lag") or {}).items()}
     figures |= {f"waits_elsewhere_{name}": value for name, value in (figures.pop("waits_elsewhere") or {}).items()}
     for name, quantiles in (figures.pop("run_ahead") or {}).items():

@@ -123,7 +123,7 @@ def causes_of(runs: Sequence[Run]) -> list[Causes]:
         if summary.traced:
             level = f" ({summary.graph_trace} level)" if summary.graph_trace != "none" else ""
             notes.append(f"traced{level}: inflated")
-            if summary.untraced_gap_us is not None:
+            if summary.estimated_untraced_gap_us is not None or summary.untraced_gap_us is not None:
                 untraced = summary.estimated_untraced_gap_us or microseconds(summary.untraced_gap_us)
                 notes.append(f"untraced {untraced}")
         if summary.distortion is not None and summary.distortion != 1.0:
@@ -144,6 +144,7 @@ def idle_of(runs: Sequence[Run]) -> list[Causes]:
         if run.inflated:
             notes.append("traced: inflated")
             notes += [f"median {microseconds(us)} untraced"] if (us := run.summary.untraced_idle_us) else []
+            notes += [f"median untraced {wide}"] if (wide := run.summary.estimated_untraced_idle_us) else []
         by_cause = {cause: sum(causes_us[place][cause] for place in PLACES) for cause in CAUSE_COLOURS}
         causes.append(Causes(run.name, by_cause, " · ".join(notes), "the idle time"))
     return causes

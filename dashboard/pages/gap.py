@@ -364,7 +364,7 @@ def figures_of(run: Run) -> dict[str, str]:
     return {
         "Run": plain(run.name, 90),
         "Idle p50": microseconds(of.idle_us.get("p50")),
-        "Idle p50 without tracing": _untraced(of, of.untraced_idle_us),
+        "Idle p50 without tracing": _untraced(of, of.estimated_untraced_idle_us or of.untraced_idle_us),
         "Gaps": f"{len(run.gaps.table):,}",
         "p50": microseconds(of.gap_p50_us),
         "p90": microseconds(of.gap_p90_us),

@@ -30,6 +30,7 @@ from dashboard.scene import range_of, timeline, token_of
 from dashboard.text import difference, microseconds, plain
 from dashboard.view import View
 from tracer.analysis.idle import PLACES
+from tracer.analysis.interval import Interval
 from tracer.analysis.path.paths import Causality
 from tracer.errors import TraceError
 from tracer.model.trace import LIGHT
@@ -249,7 +250,8 @@ def groups_of_facts(runs: Sequence[Run]) -> dict[str, list[Fact]]:
         ],
         "Idle time of a step": [
             time("median", "when its device computes nothing, as recorded", "idle_us.p50"),
-            time("median, untraced", "1 / (untraced rate) − busy time of the device", "untraced_idle_us", False),
+            _or_wide(time("median, untraced", "1 / (untraced rate) − busy time of the device", "untraced_idle_us",
+                          False), runs, "idle"),
             *(time(f"{name}, mean", "", f"idle_us.{place}") for place, name in PLACES.items()),
             time("GPU busy", "for the median step", "busy_us"),
         ],
@@ -263,8 +265,8 @@ def groups_of_facts(runs: Sequence[Run]) -> dict[str, list[Fact]]:
             time("p50", "median, as recorded", "gap_p50_us"),
             time("p90", "90th percentile, as recorded", "gap_p90_us"),
             time("mean", "as recorded", "gap_mean_us"),
-            time("p50, untraced", "its recorded share of the idle time left by the untraced rate", "untraced_gap_us",
-                 False),
+            _or_wide(time("p50, untraced", "its recorded share of the idle time left by the untraced rate",
+                          "untraced_gap_us", False), runs, "gap"),
         ],
         "Run-ahead of the host, when the device starts a step": [
             time("median", "since the step's first launch returned; a few µs: never ahead", partial(_ahead, "p50")),
@@ -311,7 +313,9 @@ def _card(run: Run, base: Run) -> Card:
         strategy=_class(run),
         rate=_cell(rate, base_rate if rates_compare else None, _per_second, _percent),
         rate_note=f"tokens/s ({spread})" if spread else "tokens/s",
-        gap=_cell(gap, base_gap if gaps_compare else None, microseconds, _time_difference),
+        gap=Cell(str(wide))
+        if (wide := _wide(run, "gap")) and not inflated
+        else _cell(gap, base_gap if gaps_compare else None, microseconds, _time_difference),
         gap_note=f"gap (median{_how_known(run, inflated)})",
         calls=", ".join(f"{_count(n)} {one if n == 1 else many}" for one, many, n in counts if n is not None),
     )
@@ -331,10 +335,16 @@ def _how_known(run: Run, inflated: bool) -> str:
 
 
 def _headline_gap(run: Run) -> tuple[float | None, bool]:
-    """The median gap, µs, untraced if known, and whether tracing inflates it."""
-    if run.inflated and run.summary.untraced_gap_us is not None:
+    """The median gap, µs, untraced if known (None if only a wide interval is), and whether tracing inflates it."""
+    if run.inflated and (run.summary.untraced_gap_us is not None or _wide(run, "gap")):
         return run.summary.untraced_gap_us, False
     return run.summary.gap_p50_us, run.inflated
+
+
+def _wide(run: Run, of: str) -> Interval | None:
+    """The interval of the untraced "gap" or "idle" time, if it is so wide that there is no figure."""
+    estimate: Interval | None = getattr(run.summary, f"estimated_untraced_{of}_us")
+    return estimate if estimate is not None and estimate.is_wide else None
 
 
 def _ahead(quantile: str, run: Run) -> float | None:
@@ -370,6 +380,12 @@ def _figures(
 def _time(runs: Sequence[Run], label: str, meaning: str, of: Value, recorded: bool = True) -> Fact:
     """A row of times in µs."""
     return _figures(runs, label, meaning, of, microseconds, _time_difference, recorded)
+
+
+def _or_wide(fact: Fact, runs: Sequence[Run], of: str) -> Fact:
+    """A row of times, with the interval where that is so wide that there is no figure."""
+    wide = [_wide(run, of) for run in runs]
+    return replace(fact, cells=[Cell(str(w)) if w else cell for w, cell in zip(wide, fact.cells, strict=True)])
 
 
 def _words(runs: Sequence[Run], label: str, meaning: str, text: Callable[[Run], str], is_code: bool = False) -> Fact:

@@ -73,6 +73,7 @@ def test_at_node_level_a_gap_is_judged_by_its_interval():
     for most, verdict in ((bounds.low - 1, "broken"), (bounds.estimate, "not shown"), (bounds.high, "kept")):
         (found,) = findings(trace, text.format(most)).values()
         assert (found.verdict, found.interval) == (verdict, (bounds.low, bounds.high))
+        assert (found.found, found.excess) == ("60.8 to 103.8 µs, 95 % interval", None)
     assert "gap_us.untraced" not in fulfilled_budget(measure(trace, Scope()))
 
 

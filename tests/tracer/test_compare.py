@@ -191,7 +191,7 @@ def interval(told: Any) -> Interval | None:
 def run(name: str, gap: float, **recording: Any) -> Any:
     facts = {"traced": False, "inflated": False, "graph_trace": "graph", "distortion": 1.0} | recording
     facts["distortion"] = None if facts["distortion"] == "None" else facts["distortion"]
-    return SimpleNamespace(name=name, gap_us={"p50": gap}, recordings=(SimpleNamespace(**facts),))
+    return SimpleNamespace(name=name, gap_us={"p50": gap}, gap_between=None, recordings=(SimpleNamespace(**facts),))
 
 
 def comparison(told: dict[str, Any]) -> Any:

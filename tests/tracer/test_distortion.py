@@ -15,7 +15,9 @@ from tests.tracer.truths import facts_of, run
 from tracer import analyse, read, write
 from tracer.analysis.causes import CAUSES
 from tracer.analysis.distortion import UNUSED_RATE, stretch_ns, untraced_causes
-from tracer.analysis.gaps import GIVE_RATE, TRACED
+from tracer.analysis.gaps import GIVE_RATE, STRETCHED, TRACED
+from tracer.analysis.interval import Interval
+from tracer.errors import TraceError
 from tracer.model.fits import fits_of
 
 RESULT = json.loads((Path(__file__).parents[2] / "benchmarks" / "results" / "tracing_overhead.json").read_text("utf-8"))
@@ -109,6 +111,41 @@ def test_a_rate_is_a_mean_and_tells_no_percentile(tmp_path: Path) -> None:
     assert "a rate is a mean and does not give the p90 of the gap without a profiler" in found.stderr
 
 
+def test_where_an_interval_is_wide_there_is_no_figure(tmp_path: Path) -> None:
+    """Of the gap, of its causes and of the idle time, in no command; the difference of two that tracing stretched alike
+    stays known."""
+    path = LLAMA["sccc", "node"]
+    facts = facts_of("info", path)
+    assert facts["estimated_untraced_gap_us"] == {"estimate": None, "low": 60.803, "high": 103.758}
+    assert facts["estimated_untraced_idle_us"] == {"estimate": None, "low": 68.835, "high": 103.758}
+    assert (facts["untraced_gap_us"], facts["untraced_idle_us"], facts["untraced_causes_us"]) == (None, None, {})
+    assert "82.3" not in run("info", path).stdout
+    facts = facts_of("gaps", path, "--untraced-tokens-per-s", "748.7")
+    assert facts["gap_us"] == facts["traced_gap_us"]
+    assert STRETCHED.format("60.8 to 103.8 µs, 95 % interval") in facts["warning"]
+    with pytest.raises(TraceError, match=r"known only roughly: the median gap without it is 60\.8 to 103\.8 µs"):
+        analyse(read(path)).gaps.corrected()
+    base, other = facts_of("compare", path, LLAMA["saaas", "node"])["runs"]
+    assert (base["gap_us"], other["gap_us"]) == ({"p50": None, "mean": None},) * 2
+    assert set(base["causes_us"].values()) == {None}
+    assert other["difference"]["gap_us"]["estimate"] == pytest.approx(63.7255 - 82.2805)
+    assert "gap from [60.8, 103.8] to [42.2, 85.2] µs (−18.6 [−" in other["sentence"]
+    predicted = facts_of("whatif", path, "--without-syncs", "--untraced-tokens-per-s", "748.7")
+    assert (predicted["corrected"]["idle_us"], predicted["idle_us"]) == ({}, {})
+    (budget := tmp_path / "budget.toml").write_text("gap_us.untraced.mean.max = 100\n")
+    assert "known only roughly" in run("check", path, "--budget", budget).stderr
+
+
+def test_how_wide_an_interval_may_be_beside_a_figure() -> None:
+    for low, high, is_wide in ((85.0, 115.0, False), (84.9, 100.0, True), (100.0, 115.1, True), (None, None, False)):
+        found = Interval(100.0, low, high)
+        assert (found.is_wide, found.figure) == (is_wide, None if is_wide else 100.0)
+    assert not Interval(0.0, 0.0, 1.0).is_wide  # a µs is exact enough
+    assert str(Interval(100.0, 80.0, 120.0)) == "80.0 to 120.0 µs, 95 % interval"
+    assert str(Interval(100.0, 90.0, 110.0)) == "about 100.0 µs, 95 % interval 90.0 to 110.0 µs"
+    assert Interval(100.0, 80.0, 120.0).facts == {"estimate": None, "low": 80.0, "high": 120.0}
+
+
 @pytest.mark.parametrize("name", LADDER)
 def test_at_node_level_the_gap_of_our_own_loop_is_right_or_withheld(name: str) -> None:
     """Its light pass tells the truth. Early starts and branches overlap kernels by more than the stretch is known for:
@@ -119,7 +156,7 @@ def test_at_node_level_the_gap_of_our_own_loop_is_right_or_withheld(name: str) -
     assert found.idle.hides_stretch
     if found.untraced_gap_us is not None:
         assert found.untraced_gap_us["p50"] == pytest.approx(gap_us, rel=0.1)
-    elif found.untraced_idle_us is None:
+    elif found.untraced_idle_us is None and found.estimated_idle is None:
         assert gap_us < 5
         assert "longer than the untraced rate allows" in str(found.warning)
     else:

@@ -44,9 +44,9 @@ class Finding:
 
     Attributes:
         line: the limit.
-        found: the figure, or the class or signature.
+        found: the figure, the class or signature, or the interval of a figure that has only a wide one.
         verdict: whether the limit is met.
-        excess: by how much a figure is above (positive) or below the limit; None for words.
+        excess: by how much a figure is above (positive) or below the limit; None for words and intervals.
         surplus: for a failed count or signature, the first surplus call, if any.
         interval: the 95 % interval of a figure that is an estimate or comes from a comparison.
     """
@@ -125,7 +125,7 @@ class ScopeFigures:
             return self._untraced_rate() if rest[0] == "untraced" else self._recorded_rate()
         tracing, which = rest
         if estimate := self.estimate(name):
-            return estimate.estimate
+            return str(estimate) if estimate.figure is None else estimate.figure
         gaps = self.untraced_gaps if tracing == "untraced" else self.gaps
         if kind == "gap_us" and which not in gaps.gap_us:
             raise EmptyTraceError(f"a rate is a mean and does not give the {which} of the gap without a profiler")
@@ -211,9 +211,10 @@ def judge(line: Line, measured: ScopeFigures, signature: str | None) -> Finding:
         if line.name == "signature" and signature is not None:
             surplus = first_deviation(measured.trace, measured.syncs, signature)
         return Finding(line, value, "broken", surplus=surplus)
-    excess = line.allowed.excess(float(value))
     if (estimate := measured.estimate(line.name)) and (interval := estimate.bounds):
+        excess = None if estimate.figure is None else line.allowed.excess(estimate.figure)
         return Finding(line, value, verdict_of(line.allowed, *interval), excess, interval=interval)
+    excess = line.allowed.excess(float(value))
     if not excess:
         return Finding(line, value, "kept", excess)
     surplus = None
@@ -263,11 +264,12 @@ def _measures(measured: ScopeFigures) -> Iterator[str]:
     for tracing in TRACINGS:
         for name in [f"tokens_per_s.{tracing}", *(f"gap_us.{tracing}.{which}" for which in STATISTICS[:2])]:
             try:
-                value = float(measured.figure(name))
+                value = measured.figure(name)
             except TraceError:
                 continue
             if name.startswith("gap_us.untraced") and measured.gaps.estimated:
                 continue
+            value = float(value)
             if name.startswith("tokens"):
                 yield f"{name}.min = {math.floor(value / (1 + HEADROOM) * 10) / 10:.10g}"
             else:

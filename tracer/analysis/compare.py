@@ -19,7 +19,7 @@ from typing import Final, Literal
 
 import numpy as np
 
-from tracer.analysis.causes import CAUSES, present
+from tracer.analysis.causes import CAUSES
 from tracer.analysis.estimates import means, medians, needed, welch
 from tracer.analysis.interval import SHOWN, Interval
 from tracer.analysis.recorded import COUNTS, Unit
@@ -172,7 +172,7 @@ class Comparison:
             Line(GAP, gaps[0]["p50"], gaps[1]["p50"], self.gap_us),
             Line(MEAN_GAP, gaps[0]["mean"], gaps[1]["mean"], self.mean_gap_us),
         ]
-        shown = present(causes[0]) | present(causes[1])
+        shown = {name for each in causes for name, us in each.items() if us or name != CAUSES["communication"]}
         for cause in CAUSES.values():
             if cause in shown:
                 own = causes[0][cause], causes[1][cause]

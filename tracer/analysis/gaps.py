@@ -66,13 +66,17 @@ class GapReport:
         idle: the idle time of the steps, which includes the gaps.
         untraced_steps_per_s: the rate on which the untraced figures are based; None if there is no valid one.
         distortion: traced period / untraced period, None if the untraced one is unknown.
-        untraced_idle_us: p50 and mean of 1 / rate - busy time of the device; None as below.
+        untraced_idle_us: p50 and mean of 1 / rate - busy time of the device; None as below, or if only
+            `estimated_idle` is known.
         untraced_gap_us: p50 and mean as they would be without tracing: the gap's part of the idle time that the
             untraced rate leaves (1 / rate - busy time). No p90, because a rate is a mean and says nothing about
             individual steps. None if unknown, if the device is busy for longer, or if it also idles elsewhere and the
-            rate does not determine the gap's part.
+            rate does not determine the gap's part, or if the interval of `estimated` is wide.
         estimated: its median with its 95 % interval for node-level recordings, where the device's work is known only up
             to the amount by which tracing stretched it (`tracer.analysis.distortion`).
+        estimated_idle: likewise the median idle time, where its interval is so wide that there is no figure.
+        middle_gap_us: `untraced_gap_us`, even where its interval is wide: for the difference from a gap of a recording
+            that tracing stretched in the same way.
         refused: why the rate cannot belong to this recording and is ignored; None if it can.
         warning: the caveat for a reader, or None.
         unknown: the number of gaps that have no row because it is unknown when they begin.
@@ -91,6 +95,8 @@ class GapReport:
     untraced_idle_us: dict[str, float] | None
     untraced_gap_us: dict[str, float] | None
     estimated: Interval | None
+    estimated_idle: Interval | None
+    middle_gap_us: dict[str, float] | None
     refused: str | None
     warning: str | None
     unknown: int = 0
@@ -127,21 +133,34 @@ class GapReport:
             left = idle.untraced_us(known) if np.median(idle.untraced_ns(known)) > 0 else None
             unknown = f"the device is busy for {idle.busy_us or 0:.1f} µs a step, longer than the untraced rate allows"
         by_rate = None if left is None or known is None else _Told.of(self.gaps, idle, known, self.graph_trace)
+        wide = _wide_idle(idle, known, self.graph_trace) if left and known else None
         return replace(
             self,
             untraced_steps_per_s=known,
             distortion=self.period_us * known / 1e6 if known else None,
-            untraced_idle_us=left,
-            untraced_gap_us=by_rate.gap_us if by_rate else None,
+            untraced_idle_us=None if wide else left,
+            untraced_gap_us=by_rate.figure_us if by_rate else None,
             estimated=by_rate.interval if by_rate else None,
+            estimated_idle=wide,
+            middle_gap_us=by_rate.gap_us if by_rate else None,
             refused=refused,
-            warning=_warning(unknown, left, by_rate, self.fits),
+            warning=_warning(unknown, left, wide, by_rate, self.fits),
         )
 
-    def corrected(self) -> GapReport:
+    @property
+    def is_undetermined(self) -> bool:
+        """Whether the rate leaves idle time, but does not determine the gap's part of it, or only within a wide
+        interval."""
+        leaves_idle = self.untraced_idle_us is not None or self.estimated_idle is not None
+        return leaves_idle and self.untraced_gap_us is None
+
+    def corrected(self, *, roughly: bool = False) -> GapReport:
         """The report with `gap_us`, `causes_us` and `parts_us` as they would be without tracing.
 
         See `distortion.untraced_causes` for how much tracing adds to each cause.
+
+        Args:
+            roughly: by `middle_gap_us`.
 
         Raises:
             TraceError: the untraced rate leaves no time for a gap in addition to the recorded compute, or belongs to
@@ -151,9 +170,10 @@ class GapReport:
             return self
         if self.refused is not None:
             raise TraceError(f"cannot correct the recording: {self.refused}")
-        if self.untraced_gap_us is None and self.untraced_idle_us is not None:
+        gap_us = self.middle_gap_us if roughly else self.untraced_gap_us
+        if gap_us is None and self.is_undetermined:
             raise TraceError(f"cannot correct the gap: {self.warning}")
-        if self.untraced_gap_us is None:
+        if gap_us is None:
             raise TraceError(
                 f"cannot correct the gap: the device is busy for {self.idle.busy_us or 0:.1f} µs a step, longer than "
                 "the untraced rate allows; tracing stretched the kernels (least at graph level), or the figure "
@@ -162,13 +182,13 @@ class GapReport:
         parts = self.gaps.split
         launch_us = float(((parts.part("launch_call") + parts.part("launch_latency")) * self.gaps.graph_launch).mean())
         launch_left = self.fits.launch_left(self.graph_trace)
-        causes = untraced_causes(self.causes_us, launch_us / 1e3, launch_left, self.untraced_gap_us["mean"])
+        causes = untraced_causes(self.causes_us, launch_us / 1e3, launch_left, gap_us["mean"])
         left = {
             cause: {part: us * (causes[cause] / self.causes_us[cause] if us else 0.0) for part, us in inner.items()}
             for cause, inner in self.parts_us.items()
         }
         warning = STRETCHED.format(self.estimated) if self.estimated else None
-        return replace(self, gap_us=self.untraced_gap_us, causes_us=causes, parts_us=left, warning=warning)
+        return replace(self, gap_us=gap_us, causes_us=causes, parts_us=left, warning=warning)
 
 
 def gap_report(
@@ -226,6 +246,8 @@ def gap_report(
         untraced_idle_us=None,
         untraced_gap_us=None,
         estimated=None,
+        estimated_idle=None,
+        middle_gap_us=None,
         refused=None,
         warning=None if is_light else f"{TRACED}; {GIVE_RATE}",
         unknown=unknown,
@@ -316,7 +338,7 @@ class _Told:
     """What a rate shows about the gap.
 
     Attributes:
-        gap_us: see `GapReport.untraced_gap_us`.
+        gap_us: see `GapReport.middle_gap_us`.
         interval: see `GapReport.estimated`.
         bounds: of its median, if it is not determined.
     """
@@ -324,6 +346,11 @@ class _Told:
     gap_us: dict[str, float] | None
     interval: Interval | None
     bounds: tuple[float, float]
+
+    @property
+    def figure_us(self) -> dict[str, float] | None:
+        """See `GapReport.untraced_gap_us`."""
+        return None if self.interval and self.interval.is_wide else self.gap_us
 
     @classmethod
     def of(cls, gaps: Gaps, idle: IdleReport, steps_per_s: float, level: str) -> _Told:
@@ -340,15 +367,32 @@ class _Told:
         return cls(gap_us, Interval(gap_us["p50"], low, high), (least, most))
 
 
-def _warning(unknown: str, left: dict[str, float] | None, by_rate: _Told | None, fits: Fits) -> str:
+def _wide_idle(idle: IdleReport, steps_per_s: float, level: str) -> Interval | None:
+    """See `GapReport.estimated_idle`."""
+    if level != "node":
+        return None
+    left = (np.maximum(idle.untraced_ns(steps_per_s, sign), 0) for sign in (-1, 0, 1))
+    low, middle, high = (float(np.median(ns)) / 1e3 for ns in left)
+    found = Interval(middle, low, high)
+    return found if found.is_wide else None
+
+
+def _warning(
+    unknown: str, left: dict[str, float] | None, wide: Interval | None, by_rate: _Told | None, fits: Fits
+) -> str:  # fmt: skip
     """The caveats for the recording, and the gap without tracing, or why that is unknown."""
     if left is None or by_rate is None:
         return f"{TRACED}; {unknown}"
-    if by_rate.gap_us is not None:
+    if by_rate.interval and by_rate.interval.is_wide:
+        told = STRETCHED.format(by_rate.interval)
+    elif by_rate.gap_us is not None:
         told = f"without it the gap is {by_rate.gap_us['p50']:,.1f} µs (p50)"
     else:
+        idle = f"{left['p50']:,.1f}"
+        if wide is not None and wide.bounds:
+            idle = " to ".join(f"{bound:,.1f}" for bound in wide.bounds)
         told = (
-            f"without it {left['p50']:,.1f} µs a step are idle (p50), of which {by_rate.bounds[0]:,.1f} to "
+            f"without it {idle} µs a step are idle (p50), of which {by_rate.bounds[0]:,.1f} to "
             f"{by_rate.bounds[1]:,.1f} µs are the gap; the rate does not determine how much"
         )
     return "; ".join(filter(None, (TRACED, fits.caution, told)))

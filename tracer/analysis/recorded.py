@@ -145,7 +145,8 @@ class Measured:
         gained: the tokens of each step; empty if they are not known.
         steps_per_s: by the median period of the recorded steps.
         untraced: the rate without a profiler, None if unknown.
-        gaps: the gaps, without tracing's inflation if the untraced rate is known (`corrected`).
+        gaps: the gaps, without tracing's inflation if the untraced rate is known (`corrected`), even roughly
+            (`GapReport.middle_gap_us`).
         gap_error: half the 95 % interval of a corrected gap due to the untraced rate, µs; 0 if not corrected.
         device_steps: the steps on each device.
         steps: the same averaged over the devices.
@@ -241,7 +242,7 @@ def measure(recording: Recording) -> Measured:
         raise EmptyTraceError(
             f"no rate: half of the {len(steps)} token steps compute before the preceding step; {HOW_TO_TELL}"
         )
-    corrected = recorded.untraced_gap_us is not None
+    corrected = recorded.middle_gap_us is not None
     computing = of_steps(recording.compute)
     times = _step_times(recorded, computing, step_spans(trace, steps, computing), step_rate if corrected else None)
     strategy, signature, counts = _calls(recording)
@@ -258,7 +259,7 @@ def measure(recording: Recording) -> Measured:
         gained=np.empty(0) if steps.tokens_per_step is None else steps.rows.gained.astype(np.float64),
         steps_per_s=1e6 / recorded.period_us,
         untraced=untraced,
-        gaps=recorded.corrected() if corrected else recorded,
+        gaps=recorded.corrected(roughly=True) if corrected else recorded,
         corrected=corrected,
         gap_error=1e6 / step_rate * error if error is not None and step_rate else 0.0,
         device_steps=times,
@@ -302,7 +303,7 @@ def _step_times(report: GapReport, compute: Compute, spans: StepSpans, step_rate
     of = positions([spans.device, spans.step], [gaps.device, gaps.step])
     gap_us, causes_us = gaps.gap / 1e3, {column: gaps.split.cause(column) / 1e3 for column in CAUSES}
     if step_rate is not None:
-        gap_us, untraced = report.idle.untraced_gaps(gaps, step_rate) / 1e3, report.corrected().causes_us
+        gap_us, untraced = report.idle.untraced_gaps(gaps, step_rate) / 1e3, report.corrected(roughly=True).causes_us
         for column, name in CAUSES.items():
             recorded = report.causes_us[name]
             causes_us[column] = causes_us[column] * (untraced[name] / recorded if recorded else 0.0)

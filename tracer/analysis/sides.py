@@ -101,15 +101,26 @@ class Side:
         return counts_per_token(self.steps)
 
     @property
-    def gap_us(self) -> dict[str, float]:
-        """p50, mean and, unless corrected by a rate, p90; the median over several recordings."""
+    def gap_us(self) -> Mapping[str, float | None]:
+        """p50, mean and, unless corrected by a rate, p90; the median over several recordings. None each if only
+        `gap_between` is known."""
         gaps = [r.gaps.gap_us for r in self.recordings]
-        return {name: median([each[name] for each in gaps]) for name in gaps[0] if all(name in each for each in gaps)}
+        known = [name for name in gaps[0] if all(name in each for each in gaps)]
+        return {name: None if self.gap_between else median([each[name] for each in gaps]) for name in known}
 
     @property
-    def causes_us(self) -> dict[str, float]:
-        """Name of each cause -> mean over the recordings; within one recording they add up to the mean gap."""
+    def gap_between(self) -> Interval | None:
+        """The 95 % interval of the median gap that reaches farthest, if one is so wide that there is no figure."""
+        wide = [r.gaps.estimated for r in self.recordings if r.gaps.estimated and r.gaps.estimated.is_wide]
+        return max(wide, key=lambda one: (one.high or 0.0) - (one.low or 0.0), default=None)
+
+    @property
+    def causes_us(self) -> Mapping[str, float | None]:
+        """Name of each cause -> mean over the recordings; within one recording they add up to the mean gap. None each
+        if that has no figure."""
         causes = [r.gaps.causes_us for r in self.recordings]
+        if self.gap_between:
+            return dict.fromkeys(causes[0])
         return {name: float(np.mean([each[name] for each in causes])) for name in causes[0]}
 
     @property

@@ -6,7 +6,7 @@ Commands, pages, reports and exports choose from the fields of a `Summary`; none
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from tracer.analysis.causes import present
@@ -47,14 +47,15 @@ class Summary:
         untraced_steps_per_s: without a profiler, from run.json or the user; None if no such rate applies.
         period_us: from the first compute of a step to that of the next, median.
         idle_us: `IdleReport.idle_us`; `idle_share` of all periods, and `idle_where`, where most of it is, in words.
-        untraced_idle_us: the median that remains at the untraced rate.
+        untraced_idle_us: the median that remains at the untraced rate; None where its interval is so wide that there is
+            only `estimated_untraced_idle_us`.
         busy_us: how long the device computes for a step, median.
         compute_us: from the first start to the last end of a step's compute, median.
         what: what the recording contains, in words.
         gap_p50_us, gap_p90_us, gap_mean_us: the gap; `causes_us` and their `parts_us` add up to the mean.
         untraced_causes_us: the causes, which add up to the mean gap at the untraced rate (`GapReport.corrected`).
         untraced_gap_us: the median gap at the untraced rate; `estimated_untraced_gap_us` with its interval if it is
-            only known that way.
+            only known that way. Where that is wide (`Interval.is_wide`), there is no figure.
         syncs_per_token, copies_per_token, launches_per_token, blocking_copies_per_token, polls_per_token, fetch_lag,
             waits_elsewhere: as in `SyncReport`, like `signature` and `signature_share`.
         steps: their number; `token_source`, `confidence` and `prefill_steps` as in `Steps`.
@@ -90,6 +91,7 @@ class Summary:
     idle_share: float | None = None
     idle_where: str | None = None
     untraced_idle_us: float | None = None
+    estimated_untraced_idle_us: Interval | None = None
     busy_us: float | None = None
     compute_us: float | None = None
     what: str | None = None
@@ -122,6 +124,14 @@ class Summary:
     conditions: dict[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     problem: str | None = None
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The fields as JSON. An estimate has no figure where its interval is wide, and that of the idle time is only
+        there where it is."""
+        facts, intervals = asdict(self), ("estimated_untraced_gap_us", "estimated_untraced_idle_us")
+        facts |= {name: one.facts for name in intervals if (one := getattr(self, name))}
+        return facts if self.estimated_untraced_idle_us else {n: f for n, f in facts.items() if n != intervals[1]}
 
 
 def figures(recording: Recording) -> Summary:
@@ -224,6 +234,7 @@ def _of_gaps(report: GapReport) -> dict[str, Any]:
         "idle_where": report.idle.where,
         "untraced_steps_per_s": report.untraced_steps_per_s,
         "untraced_idle_us": report.untraced_idle_us["p50"] if report.untraced_idle_us else None,
+        "estimated_untraced_idle_us": report.estimated_idle,
         "busy_us": report.idle.busy_us,
         "compute_us": report.compute_us,
         "gap_p50_us": report.gap_us["p50"],

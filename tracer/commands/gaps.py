@@ -17,6 +17,7 @@ from tracer.analysis.distortion import UNUSED_RATE
 from tracer.analysis.gaps import GapReport
 from tracer.analysis.idle import PLACES
 from tracer.analysis.idle_sites import Sampled, idle_by_site, idle_stacks, sampled_functions
+from tracer.analysis.interval import words
 from tracer.analysis.streams import WAITS, bubble_report
 from tracer.analysis.summary import Summary
 from tracer.analysis.waited_for import named
@@ -115,8 +116,7 @@ def gaps(
 
 def _facts(recording: Recording) -> dict[str, Any]:
     summary, at_rate = recording.figures("steps", "gaps"), recording.gaps_at_rate
-    gives_gap = at_rate.untraced_gap_us is not None or at_rate.untraced_idle_us is None
-    shown = at_rate.corrected() if recording.rates and gives_gap else at_rate
+    shown = at_rate.corrected() if recording.rates and not at_rate.is_undetermined else at_rate
     return {
         "schema": "intertoken.gaps/1",
         **_idle_facts(summary, at_rate),
@@ -132,9 +132,7 @@ def _facts(recording: Recording) -> dict[str, Any]:
         "compute_us": summary.compute_us,
         "traced_gap_us": at_rate.gap_us,
         "untraced_gap_us": at_rate.untraced_gap_us,
-        "estimated_untraced_gap_us": asdict(summary.estimated_untraced_gap_us)
-        if summary.estimated_untraced_gap_us
-        else None,
+        "estimated_untraced_gap_us": summary.estimated_untraced_gap_us and summary.estimated_untraced_gap_us.facts,
         "token_source": summary.token_source,
         "warning": shown.warning,
         "left_out": at_rate.left_out,
@@ -151,6 +149,7 @@ def _idle_facts(summary: Summary, report: GapReport) -> dict[str, Any]:
         "idle_causes_us": {place: present(causes) for place, causes in report.idle.causes_us.items()},
         "idle_parts_us": report.idle.parts_us,
         "untraced_idle_us": report.untraced_idle_us,
+        **({"estimated_untraced_idle_us": wide.facts} if (wide := report.estimated_idle) else {}),
         "idle_threads": [asdict(thread) for thread in report.idle.threads],
         "holes": report.idle.holes.head(_MOST_HOLES).to_dict("records"),
     }
@@ -250,6 +249,8 @@ def _show_idle(console: Console, facts: dict[str, Any]) -> None:
     rows = {"idle": f"{_statistics(idle)} a step   ({share})"}
     if untraced:
         rows["untraced"] = f"p50 {number(untraced['p50'])} µs: 1 / rate - busy"
+    elif wide := facts.get("estimated_untraced_idle_us"):
+        rows["untraced"] = f"{words(**wide)} (p50): 1 / rate - busy"
     if facts["idle_where"]:
         rows[report.where_label(facts)] = facts["idle_where"]
     console.print(report.grid(rows))

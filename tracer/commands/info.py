@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 from rich.text import Text
 
+from tracer.analysis.interval import words
 from tracer.command_options import Bounds, emit, recorded, trace_options
 from tracer.errors import printable
 from tracer.reporting import console as report
@@ -52,7 +52,7 @@ def _facts(recording: Recording) -> dict[str, Any]:
         "schema": "intertoken.info/1",
         "duration_ms": (end - start) / 1e6,
         "events": {name: len(frame) for name, frame in recording.trace.tables.items() if "start" in frame},
-        **asdict(recording.summary),
+        **recording.summary.facts,
     }
 
 
@@ -134,5 +134,7 @@ def _idle(facts: dict[str, Any]) -> str:
     if not idle:
         return "–"
     untraced = f"; {number(facts['untraced_idle_us'])} µs untraced" if facts["untraced_idle_us"] is not None else ""
+    if wide := facts.get("estimated_untraced_idle_us"):
+        untraced = f"; untraced {words(**wide)}"
     places = ", ".join(f"{name} {number(idle[place])}" for place, name in PLACES.items() if idle[place] >= 0.05)
     return f"p50 {number(idle['p50'])} µs a step, {facts['idle_share']:.0%} of the time{untraced} (mean µs: {places})"

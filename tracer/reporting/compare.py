@@ -17,7 +17,7 @@ from tracer.analysis.interval import Interval
 from tracer.analysis.recorded import COUNTS
 from tracer.analysis.sides import KernelChanges
 from tracer.reporting import console as report
-from tracer.reporting.compare_words import RATE_BASIS, difference, is_shown, percent, sentence
+from tracer.reporting.compare_words import RATE_BASIS, difference, gap_of, is_shown, percent, sentence
 from tracer.text import signed
 
 _MOST_KERNELS: Final = 10
@@ -39,8 +39,8 @@ def run_facts(run: Side) -> dict[str, Any]:
         "basis": run.basis,
         "tokens_per_s": rates.get("tokens/s"),
         "steps_per_s": rates.get("steps/s"),
-        "gap_us": run.gap_us,
-        "causes_us": run.causes_us,
+        "gap_us": dict(run.gap_us),
+        "causes_us": dict(run.causes_us),
         "busy_us": run.busy_us,
         **{f"{kind}_per_token": run.counts.get(kind) for kind in COUNTS},
         "class": first.strategy,
@@ -134,7 +134,8 @@ def _about(base: Side, comparisons: Sequence[Comparison]) -> str:
 
 
 def _side_by_side(base: Side, comparisons: Sequence[Comparison]) -> Table:
-    facts = [run_facts(run) for run in (base, *(comparison.other for comparison in comparisons))]
+    runs = [base, *(comparison.other for comparison in comparisons)]
+    facts = [run_facts(run) for run in runs]
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("per token")
     for fact in facts:
@@ -157,11 +158,12 @@ def _side_by_side(base: Side, comparisons: Sequence[Comparison]) -> Table:
             add(unit, [report.number(f[key]) for f in facts], of)
     for name in ("p50", "mean"):
         changes = [c.gap_us if name == "p50" else c.mean_gap_us for c in comparisons]
-        add(f"gap {name}", [f"{f['gap_us'][name]:,.1f}" for f in facts], [difference(c) for c in changes])
+        own = [gap_of(run) if name == "p50" else _fixed(run.gap_us[name]) for run in runs]
+        add(f"gap {name}", own, [difference(c) for c in changes])
     for cause in CAUSES.values():
         if any(f["causes_us"][cause] for f in facts):
             changes = [c.causes_us.get(cause) for c in comparisons]
-            add(f"  {cause}", [f"{f['causes_us'][cause]:,.1f}" for f in facts], [difference(c) for c in changes])
+            add(f"  {cause}", [_fixed(f["causes_us"][cause]) for f in facts], [difference(c) for c in changes])
     add("GPU busy", [f"{f['busy_us']:,.1f}" for f in facts], [difference(c.busy_us) for c in comparisons])
     for kind in COUNTS:
         changed = [c.counts.get(kind) for c in comparisons]
@@ -169,6 +171,10 @@ def _side_by_side(base: Side, comparisons: Sequence[Comparison]) -> Table:
     add("tracing overhead, ×", [report.number(f["distortion"], 2) for f in facts], [""] * len(comparisons))
     add("class", [f["class"] or "–" for f in facts], [""] * len(comparisons))
     return table
+
+
+def _fixed(us: float | None) -> str:
+    return "–" if us is None else f"{us:,.1f}"
 
 
 def _kernel_table(kernels: KernelChanges) -> Table:

@@ -121,9 +121,9 @@ def _gpu(comparison: Comparison) -> Iterator[Phrase]:
 
 
 def _gap(comparison: Comparison) -> Iterator[Phrase]:
-    base, other = (run.gap_us["p50"] for run in (comparison.base, comparison.other))
+    base, other = map(gap_of, (comparison.base, comparison.other))
     if comparison.gap_us is None:
-        yield Phrase(f"gaps of {base:,.1f} and {other:,.1f} µs, not comparable", GAP)
+        yield Phrase(f"gaps of {base} and {other} µs, not comparable", GAP)
         yield Phrase(" (")
         yield from _measured(comparison)
         yield Phrase(")")
@@ -131,7 +131,7 @@ def _gap(comparison: Comparison) -> Iterator[Phrase]:
     shown = is_shown(comparison.gap_us)
     change = _gap_change(comparison, comparison.gap_us) if shown else "no difference shown"
     change = change if comparison.gap_us.bounds else "no interval"
-    yield Phrase(f"gap from {base:,.1f} to {other:,.1f} µs{f' ({change}' if change else ''}", GAP)
+    yield Phrase(f"gap from {base} to {other} µs{f' ({change}' if change else ''}", GAP)
     yield Phrase("; " if change else " (")
     yield from _measured(comparison)
     yield Phrase(")")
@@ -142,6 +142,8 @@ def _gap(comparison: Comparison) -> Iterator[Phrase]:
 def _gap_change(comparison: Comparison, change: Interval) -> str:
     """The change in the gap: relative if both gaps are known, absolute if only the difference is."""
     base, other = (run.gap_us["p50"] for run in (comparison.base, comparison.other))
+    if base is None or other is None:
+        return f"{difference(change)} µs"
     if _ESTIMATED in (_kind(comparison.base), _kind(comparison.other)):
         return f"{signed(change.estimate)} µs"
     return percent_of(other / base - 1, 0) if base > 0 else ""
@@ -204,6 +206,13 @@ def _distortion(*runs: Side) -> list[Phrase]:
 
 def _mean_gap(comparison: Comparison) -> float:
     return 0.0 if comparison.mean_gap_us is None else comparison.mean_gap_us.estimate
+
+
+def gap_of(run: Side) -> str:
+    """The median gap of a run, µs; in brackets its interval, if that is so wide that there is no figure."""
+    if run.gap_between is not None and (bounds := run.gap_between.bounds):
+        return f"[{', '.join(f'{bound:,.1f}' for bound in bounds)}]"
+    return f"{run.gap_us['p50']:,.1f}"
 
 
 def is_shown(change: Interval) -> bool:

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tracer import progress
-from tracer.analysis.interval import Interval
+from tracer.analysis.interval import words
 from tracer.text import spelled
 
 if TYPE_CHECKING:
@@ -128,9 +128,9 @@ def followers(kind: str) -> str:
     return "steps" if kind in WITHOUT_COPIES else "input copies"
 
 
-def estimated_row(estimate: dict[str, float] | None) -> dict[str, str]:
+def estimated_row(estimate: dict[str, float | None] | None) -> dict[str, str]:
     """The estimated gap, if there is one."""
-    return {"untraced": f"{Interval(**estimate)} (p50, estimated)"} if estimate else {}
+    return {"untraced": f"{words(**estimate)} (p50, estimated)"} if estimate else {}
 
 
 def distortion_words(value: float | None) -> str:

@@ -13,7 +13,8 @@ MARK = "▲"
 
 @dataclass(frozen=True)
 class Figure:
-    """A number, an estimate, or None if unknown; its unit, and whether a profiler inflates it."""
+    """A number, an estimate (only its interval if that is wide), or None if unknown; its unit, and whether a profiler
+    inflates it."""
 
     value: float | Interval | None
     unit: str
@@ -25,6 +26,8 @@ class Figure:
         if self.value is None:
             return "–"
         if isinstance(self.value, Interval):
+            if self.value.figure is None and self.value.bounds:
+                return f"{' to '.join(f'{bound:,.1f}' for bound in self.value.bounds)} {self.unit}"
             bounds = f" [{', '.join(f'{bound:,.1f}' for bound in self.value.bounds)}]" if self.value.bounds else ""
             return f"about {self.value.estimate:,.1f}{bounds} {self.unit}"
         return f"{self.value:,.1f} {self.unit}{f' {MARK}' if self.inflated else ''}"
@@ -32,7 +35,7 @@ class Figure:
 
 def idle(of: Summary) -> Figure:
     """Idle time of a device in the median step."""
-    return _untraced(of, of.untraced_idle_us, of.idle_us.get("p50"), "µs")
+    return _untraced(of, of.estimated_untraced_idle_us or of.untraced_idle_us, of.idle_us.get("p50"), "µs")
 
 
 def gap(of: Summary) -> Figure:

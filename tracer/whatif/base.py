@@ -268,7 +268,7 @@ class Base:
         if self.state != CORRECTED or self.untraced is None:
             return None
         period_us = float(np.median(self.times.periods(self.time))) / 1e3
-        idle_us = self.report.idle.untraced_us(self.untraced)
+        idle_us = {} if self.report.estimated_idle else self.report.idle.untraced_us(self.untraced)
         return Figures(self.untraced, self._tokens(self.untraced), period_us, idle_us, self._gap_us(self.time))
 
     @property
@@ -321,6 +321,8 @@ class Base:
         tokens = self._tokens(rate)
         period_us = float(np.median(self.times.periods(time))) / 1e3
         idle = np.maximum(self.times.idle_ns(time) - self._not_idle, 0)
+        if self.corrected is not None and not self.corrected.idle_us:
+            return Figures(rate, tokens, period_us, {}, self._gap_us(time))
         if self.corrected is None or not len(idle):
             return Figures(rate, tokens, period_us, statistics(idle), self._gap_us(time))
         busy_us = self._busy_us(time) - self._busy_us(self.time)  # as the edits change it
