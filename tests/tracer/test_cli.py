@@ -64,6 +64,24 @@ def test_what_lacks_raises_and_the_rest_is_there():
         analyse(BASE, steps=slice(0, 10, 2))
 
 
+def test_without_steps_info_says_how_busy_the_device_is_and_with_what(tmp_path):
+    script = Script()
+    script.kernel(0, 4_000, stream=7, name="large")
+    script.kernel(6_000, 8_000, stream=9, name="small")
+    script.kernel(8_000, 10_000, stream=9, name="small")
+    tracer.write(script.trace, path := tmp_path / "no-steps.sqlite")
+    facts, streams = as_json("info", path), as_json("streams", path)
+    assert (facts["steps"], facts["streams"], facts["devices"]) == (None, streams["streams"], streams["devices"])
+    assert facts["devices"][0]["busy_share"] == 0.8
+    large, small = {"name": "large", "calls": 1, "us": 4.0}, {"name": "small", "calls": 2, "us": 4.0}
+    assert facts["kernels"] == [large, small]
+    said = " ".join(run("info", path).stdout.split())
+    assert "--pattern takes the name of a range, kernel or API call that begins a step" in said
+    assert "busy device 0 80.0% of 10 µs" in said
+    assert "streams 7 40.0% (1 kernels, 0 copies); 9 40.0% (2 kernels, 0 copies)" in said
+    assert "kernels large 4 µs (1), small 4 µs (2)" in said
+
+
 def test_runs_that_are_compared_are_several_recordings_with_names():
     loops = [decode_loop("agAs", 20, period).trace for period in (1000, 1002, 998, 1200, 1202, 1198)]
     compared = compare(loops[:3], loops[3:], force=True)

@@ -16,6 +16,7 @@ from tests.tracer.machine import recorded
 from tests.tracer.truths import as_found, facts_of, rows, run
 from tracer import Trace, analyse, formats, scrub
 from tracer.analysis.recording import Recording
+from tracer.analysis.streams import stream_report
 from tracer.errors import EmptyTraceError
 from tracer.model.schema import DEVICE_TABLES, MISSING
 from tracer.model.trace import LIGHT, PAUSES, Pause, add_pauses, pauses
@@ -221,6 +222,8 @@ def test_graphs_without_times_are_no_idle_time(every: int) -> None:
     if every < 3:
         with pytest.raises(EmptyTraceError, match="no gap and no idle time: records are missing: launches without"):
             found.gaps  # noqa: B018
+        with pytest.raises(EmptyTraceError, match="no busy time: records are missing: launches without"):
+            stream_report(found.trace, found.steps)
     else:
         assert (len(found.steps), found.steps.source) == (40, "nvtx")
         assert found.idle.idle_us["p50"] < 0.6

@@ -114,8 +114,10 @@ def stream_report(trace: Trace, steps: Steps | None = None) -> StreamReport:
             to the last activity of each group of steps; groups of several hosts that overlap count once.
 
     Raises:
-        EmptyTraceError: nothing ran on a device.
+        EmptyTraceError: nothing ran on a device, or most of what did is not in the recording.
     """
+    if steps is not None and steps.hidden:
+        raise EmptyTraceError(f"no busy time: {steps.hidden}, so that it is unknown when the device worked")
     activities = trace.activities()
     group = np.zeros(len(activities), np.int64)
     if steps is not None:

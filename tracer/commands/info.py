@@ -6,19 +6,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+from rich.console import Console
 from rich.text import Text
 
 from tracer.analysis.interval import words
 from tracer.command_options import Bounds, emit, recorded, trace_options
-from tracer.errors import printable
+from tracer.errors import NoStepsError, TraceError, printable
 from tracer.reporting import console as report
 from tracer.reporting.console import number
 from tracer.reporting.engines import Rows, in_us, notes_of, show_side_by_side, side_by_side
+from tracer.text import json_rows
 
 if TYPE_CHECKING:
     from tracer.analysis.recording import Recording
+    from tracer.model.trace import Trace
 
 _MOST_KERNELS: Final = 5
+_MOST_STREAMS: Final = 8
 
 
 @click.command()
@@ -38,6 +42,8 @@ def info(path: Path, within: str | None, bounds: Bounds, as_json: bool) -> None:
         return
     facts = _facts(recording)
     notes = [*(steps.notes if steps else []), *recording.trace.notes]
+    if steps is None and _has_no_steps(recording):
+        facts |= _whole(recording.trace)
     if placed := node_kernels(path, recording.trace, steps):
         longest = placed.kernels()[:_MOST_KERNELS]  # at the times of the light pass, per step
         columns = (longest.name.tolist(), longest.calls.tolist(), longest.us.tolist())
@@ -54,6 +60,34 @@ def _facts(recording: Recording) -> dict[str, Any]:
         "events": {name: len(frame) for name, frame in recording.trace.tables.items() if "start" in frame},
         **recording.summary.facts,
     }
+
+
+def _has_no_steps(recording: Recording) -> bool:
+    """Whether work ran on a device, but no steps are found in it."""
+    try:
+        return not len(recording.steps)
+    except NoStepsError:
+        return True
+    except TraceError:
+        return False
+
+
+def _whole(trace: Trace) -> dict[str, Any]:
+    """What is known of a recording without steps: how busy its devices and streams are, and its largest kernels and
+    graphs, over all of it."""
+    import numpy as np  # imported here because `--help` needs no arrays
+
+    from tracer.analysis.streams import stream_report
+
+    busy, work = stream_report(trace), trace.activities()
+    work = work[work.computes | work.collective]
+    names = work.name.in_order
+    us, calls = np.bincount(names.codes, work.end - work.start) / 1e3, np.bincount(names.codes)
+    largest = [at for at in np.argsort(-us, kind="stable") if calls[at]][:_MOST_KERNELS]
+    kernels = [{"name": str(names.words[at]), "calls": int(calls[at]), "us": float(us[at])} for at in largest]
+    return {
+        "kernels": kernels, "streams": json_rows(busy.streams.frame()), "devices": json_rows(busy.devices.frame()),
+    }  # fmt: skip
 
 
 _ROWS: Final[Rows] = {
@@ -91,6 +125,7 @@ def show_info(facts: dict[str, Any]) -> None:
     console.print(report.grid(_head(facts)))
     if facts["steps"] is None:
         console.print(report.styled(f"no figures: {facts['problem']}"))
+        _show_whole(console, facts)
         return
     of = report.followers(facts["strategy"]).removeprefix("input ")
     share = f" ({facts['strategy_share']:.0%} of {of})" if facts["strategy"] else ""
@@ -124,6 +159,27 @@ def show_info(facts: dict[str, Any]) -> None:
     console.print(report.grid(rows))
     report.warn(console, facts["warning"] or facts["problem"])
     report.warn(console, facts["left_out"])
+
+
+def _show_whole(console: Console, facts: dict[str, Any]) -> None:
+    """Print what is known of a recording without steps."""
+    if "devices" not in facts:
+        return
+    single, busiest = len(facts["devices"]) == 1, sorted(facts["streams"], key=lambda row: -row["busy_us"])
+    busy = [f"device {of['device']} {of['busy_share']:.1%} of {number(of['window_us'])} µs" for of in facts["devices"]]
+    streams = [
+        f"{of['stream'] if single else '{device}:{stream}'.format_map(of)} {of['busy_share']:.1%} "
+        f"({of['kernels']:,} kernels, {of['copies']:,} copies)"
+        for of in busiest
+    ]
+    more = f" and {len(streams) - _MOST_STREAMS} more" if len(streams) > _MOST_STREAMS else ""
+    kernels = [f"{printable(k['name'])} {number(k['us'])} µs ({k['calls']:,})" for k in facts["kernels"]]
+    rows = {
+        "busy": "; ".join(busy),
+        "streams": "; ".join(streams[:_MOST_STREAMS]) + more,
+        "kernels": ", ".join(kernels),
+    }
+    console.print(report.grid(rows))
 
 
 def _idle(facts: dict[str, Any]) -> str:
