@@ -229,6 +229,68 @@ def test_graphs_without_times_are_no_idle_time(every: int) -> None:
         assert found.idle.idle_us["p50"] < 0.6
 
 
+def graphs(processes: list[int], lost: Callable[[int, int], bool], api: str = "cudaGraphLaunch_v10000") -> Trace:
+    """Twenty marked steps with a graph and a kernel of each process; `lost`: in which steps of which process the work
+    of the graph has no record."""
+    script = Script()
+    for step in range(20):
+        for process in processes:
+            begin = 10_000 * step + process
+            script.range("token", begin, begin + 9000, process=process)
+            ran = [] if lost(process, step) else [(begin + 500, begin + 4000)]
+            script.launch((begin + 100, begin + 200), *ran, process=process, api=api)
+            if ran or len(processes) == 1:
+                script.launch((begin + 300, begin + 400), (begin + 4000, begin + 8000), process=process)
+    return script.trace
+
+
+def test_a_rank_whose_work_was_not_recorded_is_named_and_not_counted() -> None:
+    trace = graphs([100, 200], lambda process, step: process == 200)
+    found = analyse(trace)
+    assert len(found.steps) == 20
+    assert set(found.steps.rows.process.tolist()) == {100}
+    assert found.steps.doubts == (
+        "process 200 is not counted: its 20 launches have no work on a device in the recording; it may be a rank whose "
+        "own recording has it",
+    )
+    assert not analyse(graphs([100, 200], lambda process, step: False)).steps.doubts
+
+
+@pytest.mark.parametrize(
+    ("source", "api", "how"),
+    [
+        ("nsys 2025.3", "cudaGraphLaunch_v10000", "; nsys --cuda-graph-trace=node records it"),
+        ("cupti 12.9", "cudaGraphLaunch_v10000", "; --passes node records it"),
+        ("PyTorch profiler", "cudaGraphLaunch", "; start torch.profiler before the graphs are captured"),
+        ("PyTorch profiler", "hipGraphLaunch", "; ROCm before 7.2.2 loses the kernels of graphs: update it, and the copy "
+         "of it in PyTorch's wheel, torch/lib"),
+        ("nsys 2025.3", "cudaLaunchKernel_v7000", ""), ("something else", "cudaGraphLaunch_v10000", ""),
+    ],
+)  # fmt: skip
+def test_how_to_record_what_is_missing_depends_on_the_recorder(source: str, api: str, how: str) -> None:
+    trace = graphs([100], lambda process, step: True, api)
+    (why,) = analyse(Trace(dict(trace.tables), {"source": source}, [])).steps.doubts
+    assert why == f"records are missing: launches without recorded work (20, in 20 of 20 steps{how})"
+
+
+def test_records_lost_at_the_start_are_named() -> None:
+    (why,) = analyse(graphs([100], lambda process, step: step < 3)).steps.doubts
+    assert why == "records are missing at the start: launches without recorded work (3); left out: 3 of 20 steps"
+    (why,) = analyse(graphs([100], lambda process, step: step in (0, 2))).steps.doubts
+    assert why == "records are missing: launches without recorded work (2); left out: 2 of 20 steps"
+    trace = graphs([100], lambda process, step: False)
+    for calls, doubts in ((4, 1), (18, 0)):
+        kept = trace.map_tables(lambda name, frame: frame[20 - calls :] if name == "nvtx" else frame)
+        kept = kept.map_tables(lambda name, frame: frame[40 - 2 * calls :] if name == "api" else frame)
+        found = analyse(kept).steps
+        assert (len(found), len(found.doubts)) == (calls, doubts)
+    (why,) = analyse(trace.map_tables(lambda name, frame: frame[{"nvtx": 15, "api": 30}.get(name, 0) :])).steps.doubts
+    assert why == (
+        "records are missing at the start: 30 kernels or copies over 0.1 ms have no known launch; their iterations, "
+        "about 15, are not counted"
+    )
+
+
 PAUSED_NS = 50_000_000  # less than what a clock is taken to have jumped
 
 

@@ -27,6 +27,7 @@ from tracer.analysis.calls import Calls, host_calls
 from tracer.analysis.passes import CONSTANT
 from tracer.analysis.step_work import activity_steps
 from tracer.analysis.steps import Span, Steps
+from tracer.analysis.unseen import how_to_record, unseen
 from tracer.analysis.waits import targets
 from tracer.errors import EmptyTraceError
 from tracer.model.calls import BLOCKING_COPY, CALLBACK, COPIES, GRAPH_LAUNCH, LAUNCHES, SYNC
@@ -50,6 +51,7 @@ LEAST_JUMP_NS: Final = 100_000_000
 """Larger offsets are corrected by setting the clock (ntpd from 128 ms, systemd-timesyncd from 400 ms), smaller ones by
 slewing it."""
 _LEAST_JUMP_STEPS: Final = 20
+_EARLY: Final = 2.0  # times the work of a step: in flight when a recording begins
 _SEVERAL: Final = 4  # waits and launches, so that a clock is said to be ahead
 _USUAL: Final = 8  # activities with one name, so that their median is a usable duration
 _LONG: Final = 2.0  # times a usual step: what its host does in every step takes less, however it varies
@@ -122,6 +124,14 @@ def doubts(trace: Trace, steps: Steps, calls: Calls | None = None) -> list[Doubt
         *_apart(trace, steps, activities, call, calls),
         *_jumps(trace, steps, activities),
         *_lost(trace, steps, activities, call, calls),
+        *(
+            Doubt(
+                f"process {process} is not counted: its {count} launches have no work on a device in the recording; "
+                "it may be a rank whose own recording has it",
+                _NO_ROWS,
+            )
+            for process, count in unseen(trace, calls).items()
+        ),
     ]
 
 
@@ -306,10 +316,37 @@ def _lost(trace: Trace, steps: Steps, activities: Activities, call: Ints, calls:
     idle = launches[activities.of(launches) < 0]
     at = steps.of(idle.start, idle.process, idle.thread)
     orphans = activities[_orphans(activities, call)]
-    yield from _loss(steps, at, "launches without recorded work", hides=len(orphans) < (at >= 0).sum())
+    how = how_to_record(trace, idle[at >= 0])
+    yield from _loss(steps, at, "launches without recorded work", how=how, hides=len(orphans) < (at >= 0).sum())
     threads = np.full(len(orphans), steps.rows.thread[0])
     at = steps.of(orphans.start, orphans.process, threads)
     yield from _loss(steps, at, "work without a recorded launch")
+    yield from _before_calls(steps, activities, call)
+
+
+def _before_calls(steps: Steps, activities: Activities, call: Ints) -> Iterator[Doubt]:
+    """Work of several steps before the first known launch of its stream: more than a host launches ahead."""
+    lane, known, first = _first_known(activities, call)
+    early = np.flatnonzero(call < 0)
+    early = early[(early < first[lane[early]]) & (first[lane[early]] < NEVER)]
+    share = len(known) / len(steps)
+    if len(early) <= _EARLY * share:
+        return
+    ms = (activities.end[early].max() - activities.start[early].min()) / 1e6
+    yield Doubt(
+        f"records are missing at the start: {len(early):,} kernels or copies over {ms:,.1f} ms have no known launch; "
+        f"their iterations, about {len(early) / share:,.0f}, are not counted",
+        _NO_ROWS,
+    )
+
+
+def _first_known(activities: Activities, call: Ints) -> tuple[Ints, Ints, Ints]:
+    """The number of the stream of each activity, the activities with a call, and the first such one of each stream;
+    `NEVER` without one."""
+    lane, lanes = numbers(activities.process, activities.device, activities.context, activities.stream)
+    known, first = np.flatnonzero(call >= 0), np.full(lanes, NEVER)
+    np.minimum.at(first, lane[known], known)
+    return lane, known, first
 
 
 def _orphans(activities: Activities, call: Ints) -> Ints:
@@ -318,25 +355,33 @@ def _orphans(activities: Activities, call: Ints) -> Ints:
     alone = np.flatnonzero(call < 0)
     if not len(alone):
         return alone
-    lane, lanes = numbers(activities.process, activities.device, activities.context, activities.stream)
-    known, first = np.flatnonzero(call >= 0), np.full(lanes, NEVER)
-    np.minimum.at(first, lane[known], known)
+    lane, _, first = _first_known(activities, call)
     return alone[alone > first[lane[alone]]]
 
 
-def _loss(steps: Steps, at: Ints, what: str, *, hides: bool = False) -> Iterator[Doubt]:
+def _loss(steps: Steps, at: Ints, what: str, *, how: str = "", hides: bool = False) -> Iterator[Doubt]:
+    """`how` to record what is missing of most steps."""
     spoilt, count = np.unique(at[at >= 0]), int((at >= 0).sum())
     if not count:
         return
     if 2 * len(spoilt) < len(steps):
-        yield Doubt(f"records are missing: {what} ({count})", spoilt)
+        is_start = _are_first(steps, spoilt)
+        yield Doubt(f"records are missing{' at the start' if is_start else ''}: {what} ({count})", spoilt)
     else:
         yield Doubt(
-            f"records are missing: {what} ({count}, in {len(spoilt)} of {len(steps)} steps)",
+            f"records are missing: {what} ({count}, in {len(spoilt)} of {len(steps)} steps{how and f'; {how}'})",
             _NO_ROWS,
             lossy=True,
             hides=hides,
         )
+
+
+def _are_first(steps: Steps, spoilt: Ints) -> bool:
+    """Whether these are several steps, and the first ones of their hosts."""
+    mine = np.zeros(len(steps), bool)
+    mine[spoilt] = True
+    hosts = [mine[rows] for _, rows in grouped(steps.rows.process, steps.rows.thread)]
+    return len(spoilt) > 1 and all((np.diff(each.astype(np.int64)) <= 0).all() for each in hosts)
 
 
 def _may_be_others(trace: Trace, steps: Steps, calls: Calls) -> bool:

@@ -31,6 +31,7 @@ from tracer.analysis.owners import chosen, hosts_of, in_process, joined_in_turn,
 from tracer.analysis.passes import CONSTANT, single_passes, steps_of_fetches
 from tracer.analysis.phases import results_of, with_phases
 from tracer.analysis.steps import Steps as Steps
+from tracer.analysis.unseen import of_seen
 from tracer.engines.engine import DECODE
 from tracer.errors import EmptyTraceError, NoStepsError, UsageError
 from tracer.model import run_json
@@ -86,7 +87,7 @@ def find_steps(
     calls = host_calls(trace) if calls is None else calls
     if inside is not None:
         calls = calls[within_any(calls, trace.nvtx[inside])]
-    calls = calls if of.process is None else calls[in_process(trace, of.process, calls.process)]
+    calls = calls[of_seen(trace, calls) if of.process is None else in_process(trace, of.process, calls.process)]
     steps = steps_of_marks(trace, calls, begins, inside)
     if steps is not None and begins is None:
         steps = all_if_partly_marked(trace, steps, calls) or steps
