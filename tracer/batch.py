@@ -112,7 +112,7 @@ def report_rows(path: Path, root: Path, within: str | None = None, bounds: Bound
         trace = formats.read(path, whole=False)
         of_ranks = _collectives(trace, path.relative_to(root).as_posix())
         recording = Recording(trace, path.name, within=within, bounds=bounds)
-        steps = recording.steps
+        trace, steps = recording.trace, recording.steps
         ranks = rank_report(trace, steps).table.frame().groupby("device")[["communication_us", "idle_us"]].mean()
         of_ranks |= _step_times(ranks, *ranks.index[:1]) if of_ranks else {}
         measured = recording.measured

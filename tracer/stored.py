@@ -275,9 +275,10 @@ def node_kernels(path: Path, trace: Trace, steps: Steps | None) -> PlacedKernels
     if steps is None or trace.metadata.get("source") != LIGHT or not (path / NODE).is_dir():
         return None
     from tracer.analysis.node_kernels import place_kernels
+    from tracer.analysis.stream_order import in_order
 
     try:
-        return place_kernels(trace, steps, read(path / NODE))
+        return place_kernels(trace, steps, in_order(read(path / NODE)))
     except TraceError:
         """Opening the node pass itself reports what is wrong with it."""
         return None

@@ -37,6 +37,7 @@ from tracer.analysis.sides import MUST_AGREE, SHOULD_AGREE
 from tracer.analysis.sides import same_work as work_alike
 from tracer.analysis.step_work import StepSpans
 from tracer.analysis.steps import Others, Regime, Spoilt, StepRows
+from tracer.analysis.stream_order import in_order
 from tracer.analysis.summary import Summary, rated
 from tracer.analysis.syncs import FetchLag, SyncReport
 from tracer.analysis.tokens import ALL_STEPS, Steps, choose_steps
@@ -65,13 +66,13 @@ _MOST_RATES: Final = 4  # of a run that are kept: each holds figures alone
 
 
 class LazyTrace:
-    """A trace, read on first use unless it is given."""
+    """A trace, read on first use unless it is given, without times that contradict the order of their stream."""
 
     def __init__(self, path: Path, trace: Trace | None = None, read: Callable[[Path], Trace] | None = None) -> None:
         self.path = path
         self._read = read or partial(formats.read, whole=False)
         self._lock = threading.Lock()  # one for each: before Python 3.12 a cached_property has one for all
-        self._trace = trace
+        self._trace = None if trace is None else in_order(trace)
 
     @property
     def trace(self) -> Trace:
@@ -82,7 +83,7 @@ class LazyTrace:
         """
         with self._lock:
             if self._trace is None:
-                self._trace = self._read(self.path)
+                self._trace = in_order(self._read(self.path))
             return self._trace
 
 
@@ -589,7 +590,9 @@ def _analysed(path: Path, caches: Sequence[Cache] = ()) -> list[Run]:
         trace, functions = _trace(path, caches)
     except TraceError as problem:
         return [Run(name, name, Summary(name, problem=str(problem)), path=path)]
-    recording, graph, steps = LazyTrace(path, trace), _graph_file(path), _steps(trace)
+    recording, graph = LazyTrace(path, trace), _graph_file(path)
+    trace = recording.trace
+    steps = _steps(trace)
 
     def run(part: str | None, within: str | None, steps: Steps | None, owner: Owner | None = None) -> Run:
         called = name if part is None else f"{name} · {part}"

@@ -119,6 +119,7 @@ def doubts(trace: Trace, steps: Steps, calls: Calls | None = None) -> list[Doubt
     calls = host_calls(trace) if calls is None else calls
     call = trace.api.of(activities)
     return [
+        *_contradicting(trace, steps),
         *_inexact(trace, activities, call),
         *_paused(trace, steps),
         *_apart(trace, steps, activities, call, calls),
@@ -155,6 +156,15 @@ def _paused(trace: Trace, steps: Steps) -> Iterator[Doubt]:
             what = "the program replaced itself (exec)" if is_exec else "the recorder paused"
             why = f"{what} {_times(len(inside))}{where}"
             yield Doubt(why, cut[processes[cut] == process], tuple(inside), process)
+
+
+def _contradicting(trace: Trace, steps: Steps) -> Iterator[Doubt]:
+    """Steps with records that contradict the order of their stream, of which a note of the trace tells."""
+    if trace.contradictions is None or not len(rows := trace.contradictions.rows):
+        return
+    at = np.unique(activity_steps(trace, steps, rows))
+    if len(at := at[at >= 0]):
+        yield Doubt("records of the device contradict the order of their stream", at)
 
 
 # --- 1. device against host ---
@@ -313,7 +323,10 @@ def _lost(trace: Trace, steps: Steps, activities: Activities, call: Ints, calls:
         return
     launching = among(calls.letter, [GRAPH_LAUNCH] if trace.has_runs else LAUNCHES)
     launches = calls[launching & np.isin(calls.process, activities.process)]
-    idle = launches[activities.of(launches) < 0]
+    found = activities.of(launches) >= 0
+    if trace.contradictions is not None:
+        found |= trace.contradictions.rows.of(launches) >= 0
+    idle = launches[~found]
     at = steps.of(idle.start, idle.process, idle.thread)
     orphans = activities[_orphans(activities, call)]
     how = how_to_record(trace, idle[at >= 0])

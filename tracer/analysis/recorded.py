@@ -72,7 +72,7 @@ class StepTimes(Columns):
     Attributes:
         period: to the next step.
         compute: first start to last end.
-        busy: union of its kernels.
+        busy: union of its kernels, at most the period.
         gap: to the next step, and its causes, a column for each key of `CAUSES`.
     """
 
@@ -299,6 +299,7 @@ def _step_times(report: GapReport, compute: Compute, spans: StepSpans, step_rate
     same = (spans.device[1:] == spans.device[:-1]) & (spans.group[1:] == spans.group[:-1])
     follows = np.append(same & (np.diff(spans.ordinal) == 1), False)
     period = np.append(np.diff(spans.start), 0) / 1e3  # of integers, to be exact to the ns
+    period = np.where(follows & (period > 0), period, np.nan)
     gaps = report.gaps
     of = positions([spans.device, spans.step], [gaps.device, gaps.step])
     gap_us, causes_us = gaps.gap / 1e3, {column: gaps.split.cause(column) / 1e3 for column in CAUSES}
@@ -310,9 +311,9 @@ def _step_times(report: GapReport, compute: Compute, spans: StepSpans, step_rate
     return DeviceSteps(
         step=spans.step,
         device=spans.device,
-        period=np.where(follows & (period > 0), period, np.nan),
+        period=period,
         compute=(spans.end - spans.start) / 1e3,
-        busy=_busy(compute, spans) / 1e3,
+        busy=np.fmin(_busy(compute, spans) / 1e3, period),
         gap=spread(gap_us, of, np.nan),
         **{column: spread(us, of, np.nan) for column, us in causes_us.items()},
     )

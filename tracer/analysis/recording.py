@@ -15,6 +15,7 @@ from tracer.analysis.idle import IdleReport
 from tracer.analysis.path.paths import PathReport, path_report
 from tracer.analysis.run_ahead import RunAhead, run_ahead
 from tracer.analysis.step_work import Compute, StepSpans, all_compute, of_steps, step_spans
+from tracer.analysis.stream_order import in_order
 from tracer.analysis.summary import Summary, figures, figures_of
 from tracer.analysis.syncs import SyncReport, sync_report
 from tracer.analysis.tokens import ALL_STEPS, Bounds, Steps, choose_steps
@@ -34,7 +35,7 @@ class Recording:
     `recording[name]` returns the result of an analysis of another distribution (entry points `intertoken.analyses`).
 
     Attributes:
-        trace: the recording.
+        trace: the recording, without times that contradict the order of their stream (`stream_order.in_order`).
         name: its name in messages.
         place: its path, "" if it was not read from a file.
         within: the NVTX range that the steps are from, None for all.
@@ -56,6 +57,9 @@ class Recording:
     bounds: Bounds = ALL_STEPS
     rates: tuple[float, ...] = ()
     _added: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "trace", in_order(self.trace))
 
     @classmethod
     def of_steps(cls, trace: Trace, steps: Steps, name: str = "", **options: Any) -> Recording:

@@ -73,12 +73,14 @@ def find_steps(
         of: whose process, thread and device are those of the steps.
 
     Raises:
-        EmptyTraceError: no kernels, no such range, or no steps; the message says what to do.
+        EmptyTraceError: no kernels, no times, no such range, or no steps; the message says what to do.
         UsageError: the pattern is not a valid regular expression, or there is no such process, thread or device.
     """
     launches = sum(len(trace[name]) for name in COMPUTE_TABLES)
     if not launches:
         raise EmptyTraceError(f"the trace has no kernels and no graph launches{_why_nothing_ran(trace)}")
+    if trace.contradictions is not None and trace.contradictions.is_most:
+        raise EmptyTraceError(trace.contradictions.refusal)
     try:
         begins = None if pattern is None else re.compile(pattern)
     except re.error as problem:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from tracer.errors import UsageError
 from tracer.extensions import view
 from tracer.model.columns import Columns, Names
+from tracer.model.contradictions import Contradictions
 from tracer.model.schema import CARRIED, COMPUTE_TABLES, DEVICE_TABLES, MISSING, TABLES, Column, Table
 from tracer.model.tables import (
     Activities,
@@ -80,6 +81,8 @@ class Trace:
         notes: limitations that a reader or recorder must state (dropped records, unclosed ranges).
         carried: nsys tables that have no counterpart in the schema, unchanged, by their nsys names.
         name: of the file or directory it was read from, for people; empty otherwise.
+        contradictions: what contradicted the order of its streams (`analysis.stream_order`); None if it was not looked
+            for.
 
     Example:
         >>> trace = Trace.from_columns(kernels={"start": [0, 20], "end": [10, 30], "name": ["k", "k"]})
@@ -92,6 +95,7 @@ class Trace:
     notes: list[str] = field(default_factory=list)
     carried: dict[str, pa.Table] = field(default_factory=dict)
     name: str = ""
+    contradictions: Contradictions | None = field(default=None, init=False, repr=False)
     _kept: dict[Any, tuple[Any, Columns]] = field(default_factory=dict, init=False, repr=False)
 
     kernels = _Typed(Kernels)
@@ -191,7 +195,9 @@ class Trace:
     def map_tables(self, change: Callable[[str, pd.DataFrame], pd.DataFrame]) -> Trace:
         """A new trace with every table passed through `change(name, frame)`."""
         changed = {name: change(name, frame) for name, frame in self.tables.items()}
-        return Trace(changed, dict(self.metadata), list(self.notes), dict(self.carried))
+        made = Trace(changed, dict(self.metadata), list(self.notes), dict(self.carried))
+        made.contradictions = self.contradictions
+        return made
 
 
 def conform(frame: pd.DataFrame | Given | None, table: Table) -> pd.DataFrame:
