@@ -262,8 +262,8 @@ def test_a_rank_whose_work_was_not_recorded_is_named_and_not_counted() -> None:
         ("nsys 2025.3", "cudaGraphLaunch_v10000", "; nsys --cuda-graph-trace=node records it"),
         ("cupti 12.9", "cudaGraphLaunch_v10000", "; --passes node records it"),
         ("PyTorch profiler", "cudaGraphLaunch", "; start torch.profiler before the graphs are captured"),
-        ("PyTorch profiler", "hipGraphLaunch", "; ROCm before 7.2.2 loses the kernels of graphs: update it, and the copy "
-         "of it in PyTorch's wheel, torch/lib"),
+        ("PyTorch profiler", "hipGraphLaunch", "; ROCm before 7.2.2 loses the kernels of graphs: update it, and "
+         "the copy of it in PyTorch's wheel, torch/lib"),
         ("nsys 2025.3", "cudaLaunchKernel_v7000", ""), ("something else", "cudaGraphLaunch_v10000", ""),
     ],
 )  # fmt: skip
@@ -280,8 +280,8 @@ def test_records_lost_at_the_start_are_named() -> None:
     assert why == "records are missing: launches without recorded work (2); left out: 2 of 20 steps"
     trace = graphs([100], lambda process, step: False)
     for calls, doubts in ((4, 1), (18, 0)):
-        kept = trace.map_tables(lambda name, frame: frame[20 - calls :] if name == "nvtx" else frame)
-        kept = kept.map_tables(lambda name, frame: frame[40 - 2 * calls :] if name == "api" else frame)
+        first = {"nvtx": 20 - calls, "api": 40 - 2 * calls}
+        kept = trace.map_tables(lambda name, frame, first=first: frame[first.get(name, 0) :])
         found = analyse(kept).steps
         assert (len(found), len(found.doubts)) == (calls, doubts)
     (why,) = analyse(trace.map_tables(lambda name, frame: frame[{"nvtx": 15, "api": 30}.get(name, 0) :])).steps.doubts
