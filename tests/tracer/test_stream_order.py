@@ -118,6 +118,25 @@ def test_a_burst_of_kernels_behind_later_work_is_left_out() -> None:
     assert found.steps.doubts[0].endswith(f"left out: 1 of {STEPS} steps")
 
 
+@pytest.mark.parametrize(("steps", "left_out"), [(1, 1), (3, 3), (5, 0)])
+def test_a_burst_behind_the_wait_for_it_is_left_out(steps: int, left_out: int) -> None:
+    """The next step begins later, so that all is in order on the stream; of five steps in a row it is the clock."""
+    script = loop()
+    for kernel in script.rows["kernels"][5 * KERNELS :]:
+        kernel |= {"start": kernel["start"] + 60 * PERIOD, "end": kernel["end"] + 60 * PERIOD}
+    for call in [*script.rows["api"], *script.rows["syncs"], *script.rows["nvtx"]]:
+        late = 60 * PERIOD * (call["start"] > FIRST + 5 * PERIOD - 60_000)
+        call |= {"start": call["start"] + late, "end": call["end"] + late}
+    for step in range(5 - steps, 5):
+        for number in range(KERNELS):
+            at = FIRST + step * PERIOD + 850_000 + number * 2000
+            script.rows["kernels"][step * KERNELS + number] |= {"start": at, "end": at + 1500}
+    trace = in_order(script.trace)
+    assert len(trace.contradictions.rows) == left_out * KERNELS
+    if left_out:
+        assert analyse(trace).steps.doubts[0].endswith(f"left out: {left_out} of {STEPS} steps")
+
+
 def test_kernels_stamped_together_are_left_out() -> None:
     begin = FIRST + 6 * PERIOD
     found = analyse(changed(loop(), [*range(6 * KERNELS, 7 * KERNELS)], start=begin, end=begin + 5000))

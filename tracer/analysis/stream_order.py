@@ -10,8 +10,10 @@ Stages:
 2. records out of order: issued later, but over before earlier work began; the fewest are left out whose absence makes
    an order (`_out_of_order`). If that would be more than a third where they are, they may as well be the right ones:
    so it is when a clock jumps, which `analysis.clocks` finds;
-3. records with one start: three or more that cannot have begun together (`_together`);
-4. ends behind the end of later work (`_behind_later`), and ends far behind the start of the next work where work hardly
+3. records behind a wait: they begin long after the return of the wait for them (`_behind_their_wait`), unless several
+   waits in a row say so, as if the device's clock were ahead, which is for `analysis.clocks`, too;
+4. records with one start: three or more that cannot have begun together (`_together`);
+5. ends behind the end of later work (`_behind_later`), and ends far behind the start of the next work where work hardly
    ever overlaps (`_behind_next`): these are cut where the next work begins.
 
 Records of a light recording are not examined: each stands for several launches.
@@ -24,9 +26,12 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tracer.model.columns import NEVER, Columns, Names, numbers, runs, spread
+from tracer.analysis.calls import PlainCalls
+from tracer.analysis.waits import targets
+from tracer.model.calls import SYNC
+from tracer.model.columns import NEVER, Columns, Names, first_at, numbers, runs, spread
 from tracer.model.contradictions import Contradicting, Contradictions
-from tracer.model.intervals import Bools, Ints
+from tracer.model.intervals import Bools, Ints, touching, union
 from tracer.model.schema import DEVICE_TABLES, MISSING
 from tracer.model.tables import MEMCPYS, Activities
 from tracer.model.trace import Trace, names_of
@@ -40,6 +45,10 @@ TOLERANCE_NS: Final = 1000
 OVERLAP_NS: Final = 20_000
 """Longer than any overlap by programmatic dependent launch: up to 4 µs on a B200, up to 12 µs in any recording."""
 
+LATE_NS: Final = 100_000
+"""Device clocks are up to 18 µs ahead of the host's in recordings of others."""
+
+_MOST_WAITS: Final = 3  # in a row, with work that begins after them
 _FAR_FROM_0: Final = 1_000_000_000  # ns; a recording whose work begins so late has none at 0
 _MOST_OUT: Final = 1 / 3  # of the records in a place where some are out of order
 _FEW: Final = 3  # records out of order there, of which it is unknown which are
@@ -134,6 +143,9 @@ def _contradicting(trace: Trace, work: Activities, call: Ints) -> tuple[Bools, I
     unsure = int((out & unclear).sum())
     left_out[issued.row[out & ~unclear]] = True
     issued = issued[~out & ~unclear]
+    late = _behind_their_wait(trace, work[issued.row], call[issued.row])
+    left_out[issued.row[late]] = True
+    issued = issued[~late]
     together = _together(issued)
     left_out[issued.row[together]] = True
     issued = issued[~together]
@@ -198,11 +210,17 @@ def _out_of_order(issued: _Issued) -> tuple[Bools, Bools]:
     out, unclear = np.zeros(len(issued), bool), np.zeros(len(issued), bool)
     crossed = _least_behind(issued.end, issued.stream) < _most_until(issued.start, issued.stream) - TOLERANCE_NS
     edges = np.flatnonzero(np.diff(np.append(crossed, False), prepend=False))
-    for first, last in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
-        place = np.arange(first, last + 1)
-        wrong = place if len(place) <= _FEW else first + _not_ascending(issued.start[place])
+    places = list(map(np.arange, edges[::2], edges[1::2] + 1))
+    is_unclear = np.zeros(len(places), bool)
+    for number, place in enumerate(places):
+        wrong = place if len(place) <= _FEW else place[_not_ascending(issued.start[place])]
         out[wrong] = True
-        unclear[place] = len(place) > _FEW and len(wrong) > _MOST_OUT * len(place)
+        is_unclear[number] = len(place) > _FEW and len(wrong) > _MOST_OUT * len(place)
+    if is_unclear.any():  # then it is at these times on other streams of the device, too
+        since = np.array([issued.start[place].min() for place in places])
+        until = np.array([issued.start[place].max() for place in places]) + 1
+        is_unclear |= touching(since, until, union(since[is_unclear], until[is_unclear]))
+        unclear[np.concatenate([each for each, is_so in zip(places, is_unclear, strict=True) if is_so])] = True
     return out, unclear
 
 
@@ -223,8 +241,37 @@ def _not_ascending(times: Ints) -> Ints:
     return np.flatnonzero(~kept)
 
 
+def _behind_their_wait(trace: Trace, work: Activities, call: Ints) -> Bools:
+    """3. Which records begin more than `LATE_NS` after the return of the first wait for their stream that began after
+    their call had returned."""
+    late = np.zeros(len(work), bool)
+    api = trace.api
+    waits = PlainCalls.from_table(api[(api.letter == SYNC) & (api.return_value <= 0)])
+    if not len(waits):
+        return late
+    asked, of_event = targets(trace, waits), spread(trace.syncs.type.rows("event"), trace.syncs.of(waits), False)
+    known = asked.known & (asked.stream != MISSING) & (asked.of_event | ~of_event)
+    waits, asked = waits[known], asked[known]
+    keys = (waits.process, asked.device, asked.context, asked.stream)
+    mine = (work.process, work.device, work.context, work.stream)
+    called = np.flatnonzero(call >= 0)
+    wait = np.full(len(work), -1)
+    wait[called] = first_at([each[called] for each in mine], api.end[call[called]], keys, asked.until)
+    late = (wait >= 0) & (work.start - LATE_NS > spread(waits.end, wait, NEVER))
+    if not late.any():
+        return late
+    is_late = np.bincount(wait[late], minlength=len(waits)) > 0
+    order = np.lexsort((asked.until, *keys))
+    order = order[np.bincount(wait[wait >= 0], minlength=len(waits))[order] > 0]
+    begins = np.append(True, is_late[order][1:] != is_late[order][:-1])
+    part = np.cumsum(begins) - 1
+    is_few = np.zeros(len(waits), bool)
+    is_few[order] = (np.bincount(part) <= _MOST_WAITS)[part]
+    return late & spread(is_few, wait, False)
+
+
 def _together(issued: _Issued) -> Bools:
-    """3. Which records have the start of others on their stream that were issued before or behind them, or their start
+    """4. Which records have the start of others on their stream that were issued before or behind them, or their start
     and end."""
     long = issued.end - issued.start > TOLERANCE_NS
     same = (issued.stream[1:] == issued.stream[:-1]) & (issued.start[1:] == issued.start[:-1]) & long[1:] & long[:-1]
@@ -234,7 +281,7 @@ def _together(issued: _Issued) -> Bools:
 
 
 def _behind_later(issued: _Issued) -> Ints:
-    """4. The ends, cut where the next work begins if later work is over by then."""
+    """5. The ends, cut where the next work begins if later work is over by then."""
     _, first = runs(issued.issue)
     if len(first) < 2:
         return issued.end
@@ -246,7 +293,7 @@ def _behind_later(issued: _Issued) -> Ints:
 
 
 def _behind_next(issued: _Issued) -> Ints:
-    """4. The ends, cut where the next work begins if they are far behind it, unless work of the stream, or these two
+    """5. The ends, cut where the next work begins if they are far behind it, unless work of the stream, or these two
     kernels, often overlap."""
     if len(issued) < 2:
         return issued.end
