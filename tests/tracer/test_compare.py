@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -182,6 +183,60 @@ def test_a_run_without_a_batch_has_no_tokens_per_s() -> None:
     facts = run_facts(found.base)
     assert (facts["tokens_per_s"], facts["steps_per_s"]) == (None, pytest.approx(500_000))
     assert percent(compare(run_of([20_000] * 20), run_of([20_009] * 20)).speedup).startswith("±0.0 %")
+
+
+def graph_loop(
+    busy: int, inputs: Sequence[int] = (8192, 1024, 4), logits: int = 128_000, model: str = "", rate: float = 0.0,
+    period: int = 1_000_000,
+) -> Side:  # fmt: skip
+    """Ten steps recorded at graph level: input copies of these sizes, one graph of so many ns, and its result."""
+    script = Script()
+    for step in range(10):
+        at = step * period
+        for number, size in enumerate(inputs):
+            script.copy(
+                (at + 40 * number, at + 40 * number + 10), (at + 40 * number + 20, at + 40 * number + 30), size=size
+            )
+        script.graph((at + 400, at + 420), (at + 500, at + 500 + busy))
+        script.copy((at + 440, at + 450), (at + busy + 600, at + busy + 700), "DtoH", size=logits)
+        script.sync(at + 460, at + busy + 800)
+    trace = script.trace
+    trace.metadata["source"] = "nsys 2025.3"
+    if model:
+        trace.metadata["run"] = {"configuration": {"model": model}}
+    return side(trace, f"{busy}", untraced_steps_per_s=[rate] if rate else [])
+
+
+def why_not(base: Side, other: Side) -> str:
+    return compare(base, other).refusal.why.partition(";")[0]  # type: ignore[union-attr]
+
+
+def test_whole_graphs_of_different_programs_have_no_verdict() -> None:
+    base, not_same = graph_loop(400_000), "not the same program? "
+    found = compare(base, graph_loop(150_000))
+    assert (found.verdict, found.speedup, found.gap_us, found.busy_us) == ("no verdict", None, None, None)
+    assert found.refusal is not None
+    assert found.refusal.why.startswith(
+        f"{not_same}the device computes for 150 µs a step in 150000, for 400 µs in 400000; their kernels, which would "
+        "tell, are in CUDA graphs that were recorded whole"
+    )
+    assert "record both at node level, or name the model of both in run.json" in found.refusal.instead
+    assert not_same not in why_not(base, graph_loop(250_000))  # as on several streams
+    sizes = why_not(base, graph_loop(390_000, (16_384, 2048, 4)))
+    assert sizes == f"{not_same}the inputs of a step have 2,048, 16,384 bytes in 390000, 1,024, 8,192 bytes in 400000"
+    assert not_same not in why_not(base, graph_loop(390_000, (8192, 2048, 4)))  # a longer context
+    assert "the inputs of a step have 1,024, 12,288 bytes" in why_not(base, graph_loop(450_000, (12_288, 1024, 4)))
+    assert not_same not in why_not(base, graph_loop(390_000, (9216,)))  # merged copies
+    assert why_not(base, graph_loop(390_000, logits=202_000)) == (
+        f"{not_same}a step fetches 202,000 bytes in 390000, 128,000 in 400000"
+    )
+    assert not_same not in why_not(base, graph_loop(390_000, logits=4))  # sampled on the device
+    rated = graph_loop(200_000, rate=7000.0, period=150_000 + 200_000)
+    assert "by its rate a step of 200000 takes 143 µs; 400000 computes for 400 µs" in (
+        compare(base, rated).refusal.why  # type: ignore[union-attr]
+    )
+    same = [graph_loop(busy, model="llama 1.1B") for busy in (400_000, 150_000)]
+    assert not_same not in why_not(*same)
 
 
 def interval(told: Any) -> Interval | None:

@@ -39,6 +39,7 @@ from tracer.analysis.sides import (
     measure_untraced,
     no_kernels,
     obstacles,
+    other_program,
     other_tracing,
     other_work,
     speedup_of,
@@ -208,7 +209,7 @@ def compare(base: Side, other: Side, *, force: bool = False) -> Comparison:
         raise IncomparableError(f"{base.name} and {other.name} are not comparable: {'; '.join(against)}")
     basis, paired = best_basis(base, other), _paired(base, other)
     speedup = speedup_of(base, other, basis, paired)
-    work = other_work(base, other)
+    work = other_work(base, other) or other_program(base, other)
     tracing = _tracing(base, other, speedup) if basis == "traced" else None
     refusal = _together(Refusal(f"not comparable, comparison forced: {'; '.join(against)}", "record the same in both")
                         if against else None, work, tracing)  # fmt: skip

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import log
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -151,6 +153,8 @@ class Measured:
         device_steps: the steps on each device.
         steps: the same averaged over the devices.
         kernels: those of each step, collectives included. All whole graphs count as one kernel of one block.
+        copied: the bytes of the copies of a step, in the most common combination, to the device and to the host; empty
+            where a size is unknown.
         strategy, signature: as in `SyncReport`; None if the trace has no API calls; no strategy if nothing decodes.
         notes: caveats about the trace and its steps.
     """
@@ -175,6 +179,7 @@ class Measured:
     strategy: str | None
     signature: str | None
     notes: tuple[str, ...]
+    copied: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
 
     @property
     def inflated(self) -> bool:
@@ -207,6 +212,12 @@ class Measured:
         stretch = shortest * float(kernels.calls.sum()) / max(numbers(self.kernels.step)[1], 1)
         least = self.steps.mean("busy") - stretch
         return min(max(least / self.steps.mean("period"), 0.0), 1.0)
+
+    @property
+    def hidden_share(self) -> float:
+        """The share of the time of its kernels that was recorded as whole graphs."""
+        us = self.kernels.us
+        return float(us[~self._is_recorded].sum() / max(us.sum(), 1e-9))
 
     @property
     def _is_recorded(self) -> Bools:
@@ -268,6 +279,7 @@ def measure(recording: Recording) -> Measured:
         strategy=strategy,
         signature=signature,
         notes=tuple(dict.fromkeys([*trace.notes, *steps.notes, *unused])),
+        copied=(_copied(trace, steps, "HtoD"), _copied(trace, steps, "DtoH")),
     )
 
 
@@ -355,6 +367,18 @@ def _calls(recording: Recording) -> tuple[str | None, str | None, StepCounts | N
     except TraceError:
         return None, None, None
     return report.strategy if recording.steps.decodes else None, report.signature, report.per_step
+
+
+def _copied(trace: Trace, steps: Steps, kind: str) -> tuple[int, ...]:
+    """See `Measured.copied`."""
+    copies = trace.memcpys[trace.memcpys.kind.rows(kind)]
+    at = activity_steps(trace, steps, copies)
+    sizes, at = copies.bytes[at >= 0], at[at >= 0]
+    order = np.lexsort((sizes, at))
+    ends = np.searchsorted(at[order], np.arange(len(steps) + 1))
+    each = Counter(tuple(sizes[order[begin:end]].tolist()) for begin, end in pairwise(ends.tolist()))
+    most, _ = each.most_common(1)[0]
+    return () if MISSING in most else most
 
 
 def _kernels(trace: Trace, steps: Steps) -> StepKernels:

@@ -417,6 +417,10 @@ SHOULD_AGREE: Final = (
 """Conditions that affect the times; often they are what is being compared."""
 
 _OF_WORK: Final = ("model", "batch")
+_HIDDEN: Final = 0.5  # of the kernels' time: more is not seen
+_BUSY: Final = 2.0  # times; branches on three streams took 0.61 of the time of one
+_ALIKE: Final = 1.1  # times; a mask of a longer context alone makes the kernels no slower
+_TELLING: Final = 1024  # bytes; smaller copies are of positions and tokens, which all models have
 
 
 @dataclass(frozen=True)
@@ -459,6 +463,56 @@ def other_work(base: Side, other: Side) -> Refusal | None:
         return Refusal(why, "record the same phase in both")
     phase = DECODE if DECODE in shared else min(shared)
     return Refusal(why, f"compare the same phase of both: `{_command(base, other)} --phase {phase}`")
+
+
+def other_program(base: Side, other: Side) -> Refusal | None:
+    """A refusal if the kernels of the steps are not seen and what is seen differs as no change of the strategy makes
+    it: then they may be of different models."""
+    pairs = [pair for pair in _pairs(base, other) if any(r.hidden_share > _HIDDEN for r in pair)]
+    pairs = [pair for pair in pairs if not all("model" in r.conditions for r in pair)]
+    reasons = dict.fromkeys(text for pair in pairs for text in _unlike_programs(*pair))
+    if not reasons:
+        return None
+    return Refusal(
+        f"not the same program? {'; '.join(reasons)}; their kernels, which would tell, are in CUDA graphs that were "
+        "recorded whole",
+        "record both at node level, or name the model of both in run.json",
+    )
+
+
+def _unlike_programs(base: Measured, other: Measured) -> Iterator[str]:
+    """What of two steps differs as no change of the strategy makes it. That changes the number of copies, merges them,
+    or fetches a token instead of its logits; branches on several streams shorten the busy time, to no less than half in
+    any recording."""
+    names = other.name, base.name
+    busy = other.steps.mean("busy"), base.steps.mean("busy")
+    if max(busy) > _BUSY * min(busy):
+        yield f"the device computes for {busy[0]:,.0f} µs a step in {names[0]}, for {busy[1]:,.0f} µs in {names[1]}"
+    inputs, results = (
+        [tuple(size for size in each if size >= _TELLING) for each in (other.copied[at], base.copied[at])]
+        for at in (0, 1)
+    )
+    differing = sum(one != two for one, two in zip(*inputs, strict=True)) if len(inputs[0]) == len(inputs[1]) else 0
+    if differing > 1 or (differing and max(busy) > _ALIKE * min(busy)):
+        yield f"the inputs of a step have {_sizes(inputs[0])} in {names[0]}, {_sizes(inputs[1])} in {names[1]}"
+    if results[0] and results[1] and max(results[0]) != max(results[1]):
+        yield f"a step fetches {max(results[0]):,} bytes in {names[0]}, {max(results[1]):,} in {names[1]}"
+    for run, of in ((other, base), (base, other)):
+        period, busy_us = _period_by_rate(run), of.steps.mean("busy")
+        if period is not None and _BUSY * period < busy_us:
+            yield f"by its rate a step of {run.name} takes {period:,.0f} µs; {of.name} computes for {busy_us:,.0f} µs"
+
+
+def _period_by_rate(run: Measured) -> float | None:
+    """A step by the rate without a profiler, µs; None if that is unknown."""
+    if run.untraced is None:
+        return None
+    per_step = run.tokens_per_step if run.untraced.unit == "tokens/s" else 1.0
+    return None if per_step is None else 1e6 * per_step / run.untraced.median
+
+
+def _sizes(each: Iterable[int]) -> str:
+    return f"{', '.join(f'{size:,}' for size in each)} bytes"
 
 
 def other_tracing(base: Side, other: Side) -> Refusal | None:
