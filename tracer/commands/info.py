@@ -9,6 +9,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
+from tracer.analysis.bounds import ALL_STEPS
 from tracer.analysis.interval import words
 from tracer.command_options import Bounds, emit, recorded, trace_options
 from tracer.errors import NoStepsError, TraceError, printable
@@ -42,7 +43,7 @@ def info(path: Path, within: str | None, bounds: Bounds, as_json: bool) -> None:
         return
     facts = _facts(recording)
     notes = [*(steps.notes if steps else []), *recording.trace.notes]
-    if steps is None and _has_no_steps(recording):
+    if steps is None and within is None and bounds == ALL_STEPS and _has_no_steps(recording):
         facts |= _whole(recording.trace)
     if placed := node_kernels(path, recording.trace, steps):
         longest = placed.kernels()[:_MOST_KERNELS]  # at the times of the light pass, per step
