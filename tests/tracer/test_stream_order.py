@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.tracer.handmade import Script
@@ -170,23 +170,26 @@ def test_a_device_clock_that_jumps_back_is_left_to_the_check_of_clocks() -> None
 @st.composite
 def streams(draw: st.DrawFn) -> Script:
     """Work in order on several streams: kernels, some of which begin before the one before them is over, and graphs
-    whose kernels overlap."""
+    whose two kernels overlap."""
     script, host = Script(), FIRST
-    free = dict.fromkeys((7, 13, 20), FIRST)
+    free, begun = dict.fromkeys((7, 13, 20), FIRST), dict.fromkeys((7, 13, 20), FIRST)
     for kind in draw(st.lists(st.sampled_from(["kernel", "dependent", "graph"]), min_size=2, max_size=60)):
         stream, length = draw(st.sampled_from(sorted(free))), draw(st.integers(500, 300_000))
         call, host = (host, host + 900), host + draw(st.integers(1000, 200_000))
         begin = max(free[stream], call[0]) + draw(st.integers(0, 40_000))
         if kind == "graph":
-            script.launch(call, (begin, begin + length), (begin + length // 3, begin + length // 2), stream=stream)
+            length = 60_000 + length // 50
+            inside = (begin + length // 3, begin + length // 2)
+            script.launch(call, (begin, begin + length), inside, stream=stream, name="of graph")
         else:
-            begin -= min(draw(st.integers(0, 15_000)), begin - call[0]) * (kind == "dependent")
+            begin = max(begin - draw(st.integers(0, 15_000)) * (kind == "dependent"), call[0], begun[stream])
             length += max(free[stream] - begin, 0)
             script.launch(call, (begin, begin + length), stream=stream, name=draw(st.sampled_from("abc")))
-        free[stream] = begin + length
+        free[stream], begun[stream] = begin + length, begin
     return script
 
 
+@settings(max_examples=60)
 @given(streams())
 def test_nothing_is_cut_on_streams_in_order(script: Script) -> None:
     trace = script.trace

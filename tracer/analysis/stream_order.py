@@ -29,7 +29,7 @@ import numpy as np
 from tracer.analysis.calls import PlainCalls
 from tracer.analysis.waits import targets
 from tracer.model.calls import SYNC
-from tracer.model.columns import NEVER, Columns, Names, first_at, numbers, runs, spread
+from tracer.model.columns import NEVER, Columns, Names, first_at, medians, numbers, runs, spread
 from tracer.model.contradictions import Contradicting, Contradictions
 from tracer.model.intervals import Bools, Ints, touching, union
 from tracer.model.schema import DEVICE_TABLES, MISSING
@@ -55,6 +55,7 @@ _FEW: Final = 3  # records out of order there, of which it is unknown which are
 _TOGETHER: Final = 3
 _HABIT: Final = 0.02  # of the records of a stream, that overlap with the next one
 _PAIR_HABIT: Final = 0.25  # of the pairs of the same two kernels
+_LONG: Final = 1.5  # times the median duration of a name
 _PAIRS: Final = 4  # of the same two kernels, so that their habit is known
 
 
@@ -293,8 +294,8 @@ def _behind_later(issued: _Issued) -> Ints:
 
 
 def _behind_next(issued: _Issued) -> Ints:
-    """5. The ends, cut where the next work begins if they are far behind it, unless work of the stream, or these two
-    kernels, often overlap."""
+    """5. The ends, cut where the next work begins if they are far behind it, and the record is much longer than usual,
+    unless work of the stream, or these two kernels, often overlap."""
     if len(issued) < 2:
         return issued.end
     same = issued.stream[1:] == issued.stream[:-1]
@@ -307,5 +308,7 @@ def _behind_next(issued: _Issued) -> Ints:
     pair, pairs = numbers(issued.name, np.append(issued.name[1:], MISSING))
     count, often = np.bincount(pair, minlength=pairs), np.bincount(pair, overlaps, pairs)
     is_rare &= ((count >= _PAIRS) & (often <= _PAIR_HABIT * count))[pair]
-    cut = is_rare & (over > OVERLAP_NS)
+    length = issued.end - issued.start
+    is_long = length > _LONG * medians(length, issued.name, int(issued.name.max()) + 1)[issued.name]
+    cut = is_rare & is_long & (over > OVERLAP_NS)
     return np.where(cut, np.append(issued.start[1:], NEVER), issued.end)
