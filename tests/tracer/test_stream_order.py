@@ -160,6 +160,17 @@ def test_if_most_records_are_wrong_there_are_no_times() -> None:
     assert recording.summary.problem.startswith(refusal)
 
 
+def test_times_without_any_order_are_none() -> None:
+    script, kernels = loop(), STEPS * KERNELS
+    for row, at in enumerate(np.random.default_rng(1).permutation(kernels).tolist()):
+        script.rows["kernels"][row] |= {"start": FIRST + at * PERIOD, "end": FIRST + at * PERIOD + WORK}
+    found = in_order(script.trace).contradictions
+    assert found.is_most
+    assert kernels / 2 < len(found) < kernels
+    with pytest.raises(EmptyTraceError, match=f"no times of the device: {len(found)} of"):
+        analyse(script.trace).steps  # noqa: B018
+
+
 def test_a_device_clock_that_jumps_back_is_left_to_the_check_of_clocks() -> None:
     script = loop()
     for kernel in script.rows["kernels"][6 * KERNELS :]:

@@ -88,11 +88,13 @@ def in_order(trace: Trace) -> Trace:
         trace.contradictions = _none(work)
         return trace
     call = trace.api.of(work)
-    left_out, end, wrong = _contradicting(trace, work, call)
+    left_out, end, unclear = _contradicting(trace, work, call)
     is_cut = ~left_out & (end < work.end)
-    rows = np.flatnonzero(left_out | is_cut)
+    wrong = left_out | is_cut | unclear
+    is_most = 2 * int(wrong.sum()) > len(work)
+    rows = np.flatnonzero(wrong if is_most else left_out | is_cut)
     found = Contradicting.from_table(work[rows], is_cut=is_cut[rows])
-    contradictions = Contradictions(found, len(work), 2 * wrong > len(work))
+    contradictions = Contradictions(found, len(work), is_most)
     if contradictions.is_most or not len(rows):
         trace.contradictions = contradictions
         return trace
@@ -136,12 +138,14 @@ def _without(trace: Trace, work: Activities, call: Ints, left_out: Bools, end: I
     return tables
 
 
-def _contradicting(trace: Trace, work: Activities, call: Ints) -> tuple[Bools, Ints, int]:
-    """Which records are left out, the ends of all, ns, and how many have wrong times."""
+def _contradicting(trace: Trace, work: Activities, call: Ints) -> tuple[Bools, Ints, Bools]:
+    """Which records are left out, the ends of all, ns, and which are out of order but stay, since it is unclear which
+    are wrong."""
     left_out, end = _without_times(trace, work, call), work.end.copy()
     issued = _in_order_of_issue(trace, work, call, np.flatnonzero(~left_out & (work.stream != MISSING)))
     out, unclear = _out_of_order(issued)
-    unsure = int((out & unclear).sum())
+    stay = np.zeros(len(work), bool)
+    stay[issued.row[out & unclear]] = True
     left_out[issued.row[out & ~unclear]] = True
     issued = issued[~out & ~unclear]
     late = _behind_their_wait(trace, work[issued.row], call[issued.row])
@@ -157,7 +161,7 @@ def _contradicting(trace: Trace, work: Activities, call: Ints) -> tuple[Bools, I
         left_out[issued.row[is_gone]] = True
         issued = issued.changed(end=until)[~is_gone]
         end[issued.row] = issued.end
-    return left_out, end, int((left_out | (end < work.end)).sum()) + unsure
+    return left_out, end, stay
 
 
 def _without_times(trace: Trace, work: Activities, call: Ints) -> Bools:
