@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Final
 
 from tracer.model.schema import MISSING
@@ -64,6 +65,21 @@ class Work:
     part: str = ""
 
 
+class Pattern:
+    """A regular expression that is compiled when it is first searched for: most commands search for few of them."""
+
+    def __init__(self, pattern: str) -> None:
+        self.pattern = pattern
+
+    @cached_property
+    def _compiled(self) -> re.Pattern[str]:
+        return re.compile(self.pattern)
+
+    def search(self, text: str) -> re.Match[str] | None:
+        """The first match in a text."""
+        return self._compiled.search(text)
+
+
 @dataclass(frozen=True)
 class Mark:
     """Marks of one kind.
@@ -77,7 +93,7 @@ class Mark:
         own: whether it identifies this engine; False for marks that other engines set, too.
     """
 
-    text: re.Pattern[str]
+    text: re.Pattern[str] | Pattern
     work: Callable[[re.Match[str]], Work] = field(default=lambda _: Work())
     position: str = OPENS
     label: bool = False
@@ -129,7 +145,7 @@ class Engine:
     whole_graphs_decode: bool = False
     captures_first: bool = False
     one_sequence_graphs: bool = False
-    plain: re.Pattern[str] = re.compile("")
+    plain: re.Pattern[str] | Pattern = re.compile("")
     sure: float = 0.99
     settings: tuple[Setting, ...] = ()
     generality: int = 0

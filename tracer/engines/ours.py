@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from tracer.engines.engine import DECODE, PREFILL, Engine, Mark, Work
+from tracer.engines.engine import DECODE, PREFILL, Engine, Mark, Pattern, Work
 from tracer.engines.jax import XLA
 from tracer.engines.torch import OPERATOR
 from tracer.engines.vllm import PARTS
@@ -36,8 +36,8 @@ def _camel(name: str) -> str:
     return "".join(part.capitalize() for part in name.split("_"))
 
 
-def _words(*names: str) -> re.Pattern[str]:
-    return re.compile(f"{_NO_PART}(?:{'|'.join(map(word, names))})")
+def _words(*names: str) -> Pattern:
+    return Pattern(f"{_NO_PART}(?:{'|'.join(map(word, names))})")
 
 
 _PROMPTS: Final = _words("prefill", "prompt", "extend")
@@ -64,7 +64,7 @@ def _called(name: str, sure: float, generality: int) -> Engine:
     return Engine(f"ranges named {name}", marks, sure=sure, plain=_plain(name), generality=generality)
 
 
-def _plain(name: str) -> re.Pattern[str]:
+def _plain(name: str) -> Pattern:
     """The expression for a text that is only that name, optionally with a number or something in brackets.
 
     Example:
@@ -73,7 +73,7 @@ def _plain(name: str) -> re.Pattern[str]:
     """
     camel = _camel(name)
     prefix, suffix = r"(?:(?:run|do|engine|llm|model)[ _.:]*)?", r"(?:[ _]?(?:step|iter|iteration|pass|loop))?"
-    return re.compile(rf"(?i:^{prefix}(?:{name}|{camel}){suffix}[ _:#=]*(?:\d+(?:/\d+)?|[(\[].*)?$)")
+    return Pattern(rf"(?i:^{prefix}(?:{name}|{camel}){suffix}[ _:#=]*(?:\d+(?:/\d+)?|[(\[].*)?$)")
 
 
 NAMES: Final = ("token", "decode", "step", "forward", "execute_model", "prefill")

@@ -23,7 +23,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from html import unescape
 from typing import Any, Final
 
 import msgspec
@@ -419,6 +418,8 @@ def python_samples(
         return {}
     samples = nvtx.iloc[rows][["start", "process", "thread"]].rename(columns={"start": "time"})
     samples.insert(0, "chain", np.arange(len(rows)))
+    from html import unescape  # of no use to other recordings
+
     levels = [
         (number, depth, *frame) for number, frames in enumerate(stacks) for depth, frame in enumerate(frames or ())
     ]

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -68,15 +70,11 @@ class Column:
         """The enum's words and nsys ids, or None."""
         return self.kind if isinstance(self.kind, dict) else None
 
-    def empty(self) -> pd.Series:
-        """An empty series of this column's dtype."""
-        import pandas as pd
-
+    def empty(self) -> Any:
+        """No values, of this column's dtype."""
         if self.enum is not None:
-            return pd.Series(pd.Categorical([], categories=list(self.enum)), name=self.name)
-        if self.is_name:
-            return pd.Series(pd.Categorical([], categories=pd.Index([], dtype="str")), name=self.name)
-        return pd.Series([], dtype=str(self.kind), name=self.name)
+            return _no_words(tuple(self.enum))
+        return _no_words(()) if self.is_name else np.empty(0, str(self.kind))
 
     @property
     def default(self) -> int | float | str:
@@ -109,6 +107,13 @@ class Table:
     def empty(self) -> pd.DataFrame:
         """An empty frame with all columns and their dtypes."""
         return _empty(self).copy(deep=False)  # pandas copies on write
+
+
+@cache
+def _no_words(words: tuple[str, ...]) -> pd.Categorical:
+    import pandas as pd
+
+    return pd.Categorical([], categories=pd.Index(words, dtype="str") if not words else list(words))
 
 
 @cache

@@ -31,7 +31,7 @@ _BAR_WIDTH: Final = 60
 
 def new_console() -> Console:
     """A console as wide as the terminal, or 120 columns if the output is not a terminal."""
-    return Console(highlight=False, width=None if sys.stdout.isatty() else 120)
+    return Console(highlight=False, emoji=False, width=None if sys.stdout.isatty() else 120)
 
 
 @contextmanager
