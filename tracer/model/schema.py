@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -72,6 +70,8 @@ class Column:
 
     def empty(self) -> Any:
         """No values, of this column's dtype."""
+        import numpy as np
+
         if self.enum is not None:
             return _no_words(tuple(self.enum))
         return _no_words(()) if self.is_name else np.empty(0, str(self.kind))
