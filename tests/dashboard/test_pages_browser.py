@@ -400,7 +400,7 @@ def test_a_folder_of_54_recordings_shows_the_pair_of_a_link_and_reads_the_rest_b
     with closing(Readers(prepare=plant)) as readers, served(tmp_path, Serving(readers=readers)) as address:
         page.load(f"{address}{link(('z0', 'z1'))}")
         shown(page, lambda d: len(d.headings) == 2, "the pair")
-        assert len(page.all("#chips b")) == 2
+        page.until(lambda: len(page.all("#chips b")) == 2, "a chip for each of the pair")
         said = re.compile(r"2 of 54 recordings read; 52 left, now slow-\d\d")  # once the page has drawn
         page.until(lambda: said.match(page.text("reading-said")), "what is read")
         page.leave()
