@@ -24,9 +24,9 @@ import numpy as np
 
 from tracer.analysis.bounds import HOW_TO_TELL
 from tracer.analysis.calls import Calls, host_calls
-from tracer.analysis.passes import CONSTANT
 from tracer.analysis.step_work import activity_steps
 from tracer.analysis.steps import Span, Steps
+from tracer.analysis.turns import CONSTANT
 from tracer.analysis.unseen import how_to_record, unseen
 from tracer.analysis.waits import targets
 from tracer.errors import EmptyTraceError

@@ -26,9 +26,10 @@ from numpy.typing import NDArray
 
 from tracer.analysis.calls import Calls
 from tracer.analysis.evidence import is_of_any
-from tracer.analysis.passes import CONSTANT, GUESSED, LONGER, MOST, SEVERAL, brings_drafts
+from tracer.analysis.passes import GUESSED, MOST
 from tracer.analysis.step_work import activity_steps
 from tracer.analysis.steps import Steps
+from tracer.analysis.turns import CONSTANT, LONGER, SEVERAL, brings_drafts
 from tracer.engines import engines
 from tracer.engines.engine import DECODE, EAGER, ITERATION, PREFILL, SPECULATIVE, TOKEN_PHASES, TRAINING, WARM_UP
 from tracer.engines.torch import OPTIMIZER_KERNELS, TRAINING_KERNELS, TRAINING_TEXT

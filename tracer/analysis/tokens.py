@@ -28,9 +28,10 @@ from tracer.analysis.calls import Calls, host_calls
 from tracer.analysis.clocks import without_doubtful
 from tracer.analysis.marked import steps_by_name, steps_of_marks
 from tracer.analysis.owners import chosen, hosts_of, in_process, joined_in_turn, with_owners
-from tracer.analysis.passes import CONSTANT, single_passes, steps_of_fetches
+from tracer.analysis.passes import single_passes, steps_of_fetches
 from tracer.analysis.phases import results_of, with_phases
 from tracer.analysis.steps import Steps as Steps
+from tracer.analysis.turns import CONSTANT
 from tracer.analysis.unseen import of_seen
 from tracer.engines.engine import DECODE
 from tracer.errors import EmptyTraceError, NoStepsError, UsageError

@@ -17,9 +17,10 @@ from typing import Any, Final
 import numpy as np
 
 from tracer.analysis.calls import Calls, host_calls, in_order
-from tracer.analysis.passes import CONSTANT, MOST
+from tracer.analysis.passes import MOST
 from tracer.analysis.step_work import activity_steps
 from tracer.analysis.steps import Steps
+from tracer.analysis.turns import CONSTANT
 from tracer.model.calls import BLOCKING_COPY, CALLBACK, HOST_FUNCTION, LAUNCHES, POLL, SYNC
 from tracer.model.columns import NEVER, Columns, among, grouped, joined
 from tracer.model.intervals import Ints
