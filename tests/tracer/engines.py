@@ -46,9 +46,9 @@ class Host:
         self.starts.append(self.now)
         self.phases.append(phase)
 
-    def copy(self, kind: str = "HtoD") -> None:
+    def copy(self, kind: str = "HtoD", size: int = 4) -> None:
         """An asynchronous copy."""
-        self._on_device("memcpys", self._call("cudaMemcpyAsync_v3020")[2], 5, kind=kind, bytes=4)
+        self._on_device("memcpys", self._call("cudaMemcpyAsync_v3020")[2], 5, kind=kind, bytes=size)
 
     def peer_copy(self, to: int) -> None:
         """An asynchronous copy to another device, staged by the driver through the host; the next calls are there."""
@@ -76,17 +76,26 @@ class Host:
         """A graph launch, traced as a whole."""
         self._on_device("graph_launches", self._call("cudaGraphLaunch_v10000")[2], length, graph=number)
 
-    def fetch(self) -> None:
+    def replay(self, names: Sequence[str], graph: int = -1) -> None:
+        """A graph launch whose kernels are recorded, with the graph's id or without; the wait for it takes as long."""
+        correlation, begin = self._call("cudaGraphLaunch_v10000")[2], self.now
+        for name in names:
+            self._kernel(correlation, name, KERNEL_NS, 8, graph)
+            self.now += KERNEL_NS
+        self.now = max(begin, self.now - KERNEL_NS)
+
+    def fetch(self, size: int = 4) -> None:
         """The logits of a step, and the wait for them."""
-        self.copy("DtoH")
+        self.copy("DtoH", size)
         self.sync()
 
     def play(self, program: str, kernels: Mapping[str, Mapping[str, Any]]) -> Host:
         """Make the calls of a program, a letter each; `12(cs)` makes those in brackets twelve times.
 
-        `c` copies, `s` waits, `f` fetches, `p` copies to device 1, `<` and `>` go to device 0 and 1, `[` and `]` begin
-        and end a capture, a digit launches that graph, 5 to 9 of a small model, `w` warms up, a capital of `PHASES`
-        begins a step, others launch `kernels`, by `names` or `layers` (without the head, `until` -1).
+        `c` copies, `s` waits, `f` fetches, `C` and `F` do so with the states of a layer, `p` copies to device 1, `<` and
+        `>` go to device 0 and 1, `[` and `]` begin and end a capture, a digit launches that graph, 5 to 9 of a small
+        model, `w` warms up, a capital of `PHASES` begins a step, others launch `kernels`, by `names` or `layers`
+        (without the head, `until` -1), or replay them in a `graph` of that number, -1 for none.
         """
         while (plain := re.sub(r"(\d+)\(([^()]*)\)", lambda m: int(m[1]) * m[2], program)) != program:
             program = plain
@@ -102,9 +111,10 @@ class Host:
             elif letter in kernels:
                 told = dict(kernels[letter])
                 names = layers(told.pop("layers"))[: told.pop("until", None)] if "layers" in told else told.pop("names")
-                self.kernels(names, **told)
+                (self.replay if "graph" in told else self.kernels)(names, **told)
             else:
-                {"c": self.copy, "s": self.sync, "f": self.fetch, "w": lambda: warm_up(self),
+                {"c": self.copy, "C": lambda: self.copy(size=8192), "F": lambda: self.fetch(8192), "s": self.sync,
+                 "f": self.fetch, "w": lambda: warm_up(self),
                  "p": lambda: self.peer_copy(to=1)}[letter]()  # fmt: skip
         return self
 
