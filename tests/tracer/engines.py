@@ -93,8 +93,8 @@ class Host:
         """Make the calls of a program, a letter each; `12(cs)` makes those in brackets twelve times.
 
         `c` copies, `s` waits, `f` fetches, `C` and `F` do so with the states of a layer, `p` copies to device 1, `<`
-        and `>` go to device 0 and 1, `[` and `]` begin and end a capture, a digit launches that graph, 5 to 9 of a small
-        model, `w` warms up, a capital of `PHASES` begins a step, others launch `kernels`, by `names` or `layers`
+        and `>` go to device 0 and 1, `[` and `]` begin and end a capture, a digit launches that graph, 5 to 9 of a
+        small model, `w` warms up, a capital of `PHASES` begins a step, others launch `kernels`, by `names` or `layers`
         (without the head, `until` -1), or replay them in a `graph` of that number, -1 for none.
         """
         while (plain := re.sub(r"(\d+)\(([^()]*)\)", lambda m: int(m[1]) * m[2], program)) != program:

@@ -215,7 +215,8 @@ class _Replays:
 
 def _replays_of(kernels: Kernels, calls: Calls) -> _Replays:
     call = calls.of(kernels)
-    rows = np.flatnonzero((call >= 0) & (calls.letter[call] == GRAPH_LAUNCH))
+    rows = np.flatnonzero(call >= 0)
+    rows = rows[calls.letter[call[rows]] == GRAPH_LAUNCH]
     rows = rows[np.lexsort((kernels.start[rows], call[rows]))]
     first = np.flatnonzero(np.diff(call[rows], prepend=-1))
     count = np.diff(first, append=len(rows))
