@@ -7,7 +7,8 @@ span.
 
 *The thread* is the one that launches the compute after an idle span. The sets, in order:
 
-1. `_on_device`: communication_device, copy_device, other_device, launch_call, other_process (behind the launch);
+1. `_on_device`: communication_device, copy_device, other_device, launch_capture, launch_call, other_process (behind
+   the launch);
 2. what is left of an idle span whose following compute had been launched before: launch_queued. Of the others:
 3. `_on_host`: launch_latency, copy_call, sync_wait, sync_return, sync_idle, sync_unknown, launch_setup,
    host_allocation, host_api, host_compute, other_process (all of it), other_thread;
@@ -30,7 +31,17 @@ from tracer.analysis.tokens import Steps
 from tracer.analysis.waited_for import Thread, functions_of, on_threads
 from tracer.analysis.waits import last_awaited, poll_loops, targets
 from tracer.analysis.waits_elsewhere import HostFunctionWaits, waits_for_host_functions
-from tracer.model.calls import BLOCKING_COPY, COPY, GRAPH_LAUNCH, LAUNCH, SYNC, is_allocation, is_setup
+from tracer.model.calls import (
+    BEGIN_CAPTURE,
+    BLOCKING_COPY,
+    COPY,
+    END_CAPTURE,
+    GRAPH_LAUNCH,
+    LAUNCH,
+    SYNC,
+    is_allocation,
+    is_setup,
+)
 from tracer.model.columns import Columns, Several, among, grouped, joined, several, spread
 from tracer.model.intervals import Bools, Ints, covered, intersection, touching, union
 from tracer.model.schema import COMPUTE_TABLES, MOST_NS, PROFILER_DOMAINS
@@ -60,6 +71,7 @@ PARTS: Final = {
         "launch_call": "inside a launch call",
         "launch_latency": "from its return to the first kernel",
         "launch_queued": "launched before the device became idle",
+        "launch_capture": "capturing a graph",
         "launch_setup": "graph instantiation, update, upload",
     },
     "host": {
@@ -378,8 +390,17 @@ def _on_device(trace: Trace, of: _Of, idle: _Launched) -> Iterator[tuple[str, Sp
     yield "copy_device", _not_outlasting(trace, _spans(near.copies, near.copies.device == of.device), of, idle)
     if len(near.compute):
         yield "other_device", _spans(near.compute, of.of_step() & (near.compute.device != of.device))
+    yield "launch_capture", _captures(calls)
     yield "launch_call", _spans(calls, among(calls.letter, [LAUNCH, GRAPH_LAUNCH]))
     yield "other_process", _behind_launch(trace, idle, of.others())
+
+
+def _captures(calls: PlainCalls) -> Spans:
+    """From the begin of each stream capture of a thread to its end; captured launches do not run."""
+    begins, ends = calls[calls.letter == BEGIN_CAPTURE], calls[calls.letter == END_CAPTURE]
+    last = np.searchsorted(ends.start, begins.start)
+    inside = last < len(ends)
+    return begins.start[inside], ends.end[last[inside]]
 
 
 def _on_host(trace: Trace, of: _Of, idle: _Launched) -> Iterator[tuple[str, Spans]]:

@@ -239,15 +239,13 @@ def first_turns(host: Host, turns: Work) -> tuple[Ints, str]:
     if drafts is not None:
         return drafts[drafts < len(turns)], _DRAFTS
     for marks, length in _cycles(turns):
-        begin, is_sure = _joined(host, turns, marks, length)
-        if begin is not None:
-            begins = np.unique(np.concatenate(([0], marks - begin, marks - begin + length)))
+        back, is_sure = _joined(host, turns, marks, length)
+        if back is not None:
+            begins = np.union1d(0, _every(marks, length) - back)
             inside = begins[(begins >= 0) & (begins < len(turns))]
             return inside, f"{length} each{'' if is_sure else f', {_OR_STEPS}'}"
     parts = ~whole & (LONGER * turns.busy < (np.median(turns.busy[whole]) if whole.any() else 0))
-    leads = (
-        parts.any() and turns.inputs[parts].mean() > turns.inputs[whole].mean()
-    )  # else of the pass before
+    leads = parts.any() and turns.inputs[parts].mean() > turns.inputs[whole].mean()  # else of the pass before
     begins = np.flatnonzero(~np.append(False, parts[:-1]) if leads else ~parts)
     return np.union1d(0, begins), ""
 
@@ -267,9 +265,10 @@ def _joined(host: Host, turns: Work, marks: Ints, length: int) -> tuple[int | No
         for each in (turns.inputs, turns.sent, turns.fetched)
     )
     may_be_passes = bool(turns.whole.any())
-    in_turn = length >= SEVERAL and CONSTANT * np.bincount(turns.kind).max() <= len(marks)
-    first, last = _only(sent, length), _only(results, length)
     inputs_differ = inputs.min() < inputs.max()
+    two = length == 2 and inputs_differ and inputs.min() == 0  # else two models, or batches, may take turns
+    in_turn = (length >= SEVERAL or two) and CONSTANT * np.bincount(turns.kind).max() <= len(marks)
+    first, last = _only(sent, length), _only(results, length)
     is_told = inputs_differ or first is not None or last is not None
     if may_be_passes and not (in_turn and (is_told or length > MOST_DRAFTS)):
         return None, False
@@ -283,7 +282,20 @@ def _joined(host: Host, turns: Work, marks: Ints, length: int) -> tuple[int | No
     else:
         begin = length - 1 if first is None else first
     every_input = may_be_passes and inputs.min() > 0  # requests may also join every few steps
-    return begin, not (in_turn and every_input) or length > MOST_DRAFTS
+    return begin, not (two or (in_turn and every_input)) or length > MOST_DRAFTS
+
+
+def _every(marks: Ints, length: int) -> Ints:
+    """The marks, those that are missing between two of them, and the next one.
+
+    Example:
+        >>> _every(np.array([2, 4, 8, 11]), 2).tolist()
+        [2, 4, 6, 8, 10, 11, 13]
+    """
+    apart = np.diff(marks)
+    count = np.append(np.where(apart % length == 0, apart // length, np.minimum(apart // length + 1, 2)), 2)
+    at = np.repeat(marks, count) + length * within(np.repeat(np.arange(len(marks)), count))
+    return np.unique(at)
 
 
 def _only(values: Floats, length: int) -> int | None:
@@ -329,12 +341,13 @@ def _behind_drafts(passes: Work, positions: Ints) -> Ints | None:
 
 def _cycles(turns: Work) -> Iterator[tuple[Ints, int]]:
     """(positions of turns that differ from the most common ones, their distance), if they occur at a constant distance
-    over most of the range of those; the rarest first. Turns of unlike kinds differ, and if none may be a pass, also
-    those of unlike length, inputs or results."""
+    over most of the range of those; the rarest first, but of one distance those that occur most often. Turns of unlike
+    kinds differ, and if none may be a pass, also those of unlike length, inputs or results."""
     unlike = [2 * turns.kind + (turns.inputs > 0)]
     if not turns.whole.any():
         unlike += [numbers(each)[0] for each in (turns.last - turns.first, turns.fetched, turns.sent)]
     for symbols in unlike:
+        found: dict[int, Ints] = {}
         count = np.bincount(symbols)
         span = np.ptp(np.flatnonzero(symbols == count.argmax()))
         order = np.argsort(count, kind="stable")[:-1]
@@ -342,8 +355,11 @@ def _cycles(turns: Work) -> Iterator[tuple[Ints, int]]:
             marks = np.flatnonzero(symbols == value)
             distance = np.diff(marks)
             length = int(np.median(distance))
-            if length > 1 and np.ptp(marks) >= MOST * span and np.mean(distance % length == 0) >= CONSTANT:
-                yield marks, length
+            is_constant = length > 1 and np.mean(distance % length == 0) >= CONSTANT
+            if is_constant and np.ptp(marks) >= MOST * span and len(marks) > len(found.get(length, ())):
+                found[length] = marks
+        for length, marks in found.items():
+            yield marks, length
 
 
 def _kept(host: Host, steps: Work) -> Work:
@@ -353,21 +369,40 @@ def _kept(host: Host, steps: Work) -> Work:
     the three T, and the part of W behind its last wait if that is as long as a T.
     """
     first, last, busy, kinds = steps.first, steps.last, steps.busy, np.bincount(steps.kind)
-    main, captures = steps.kind == np.flatnonzero(kinds == kinds.max(initial=0)).max(initial=-1), steps.captures > 0
+    main = steps.kind == np.flatnonzero(kinds == kinds.max(initial=0)).max(initial=-1)
+    captures = (steps.captures > 0) & ~_again(steps, main)
     usual = np.flatnonzero(main & ~captures)[1:]  # the first may be preceded by a warm-up
     if len(usual) < SEVERAL - 1:
         return steps[:0]
     launched, least = (last - first)[usual], np.median(busy[usual])
-    keep = main | (~captures & (steps.whole | (LONGER * busy >= least)))
-    leads = _begins(keep)
     waits = np.flatnonzero(host.launches.waits)  # the last one that leaves a usual step behind it begins the lead
     behind = np.append(0, waits)[np.searchsorted(waits, last - launched.min(), side="right")]
+    captured = np.flatnonzero(host.launches.captures)
+    captures &= behind <= np.append(-1, captured)[np.searchsorted(captured, last)]  # else what is behind it has none
+    keep = main | (~captures & (steps.whole | (LONGER * busy >= least)))
+    ready = np.flatnonzero(captures[: usual[0]]).max(initial=-1)  # until then it warms up
+    keep[: ready + 1] = False
+    leads = _begins(keep)
     first = np.where(leads & (last - first > launched.max()) & (behind > first), behind, first)
-    total = np.append(0, np.cumsum(host.launches.busy))
+    total, graphs = (np.append(0, np.cumsum(each)) for each in (host.launches.busy, host.launches.graph))
     busy = total[last] - total[first]
-    warms_up = (steps.graph > 0) & (last - first > LONGER * launched.max())
+    warms_up = (graphs[last] > graphs[first]) & (last - first > LONGER * launched.max())
     keep &= ~leads | (busy >= MOST * least) & ~warms_up
     return steps.changed(first=first, busy=busy, group=np.cumsum(_begins(keep)))[keep]
+
+
+def _again(steps: Work, main: Bools) -> Bools:
+    """The steps that capture while the loop runs, as a server does for another batch, or when memory moved: they replay
+    what they captured, or launch as much, behind `SEVERAL` of the main kind without captures, or before one that is
+    equal to them in what it replays and fetches.
+
+    Example: of C P D T T T E T, where the graphs of C and T are others, and D and E capture that of T, all but C do.
+    """
+    kind, captures, fetched = steps.kind, steps.captures > 0, steps.fetched
+    usual = main & ~captures
+    behind = np.cumsum(usual) - usual >= SEVERAL
+    before = np.append((kind[1:] == kind[:-1]) & ~captures[1:] & (fetched[1:] == fetched[:-1]), False) & (fetched > 0)
+    return steps.whole & (behind | before)
 
 
 def _begins(keep: Bools) -> Bools:
@@ -431,14 +466,20 @@ def _doubt_of(host: Host, steps: Work) -> str:
     if np.mean(count > 1) > 1 - CONSTANT:
         return "which may be several passes each"
     kind, replays = steps.kind, steps.graph > 0
-    of_kind = np.diff(np.flatnonzero(kind[1:] != kind[:-1]), prepend=-1, append=len(kind) - 1)
-    again = len(of_kind) >= 2 * max(SEVERAL, len(np.unique(kind))) and np.median(of_kind) <= MOST_DRAFTS
-    if again and replays.any() == replays.all():
+    common = np.isin(kind, np.argsort(-np.bincount(kind), kind="stable")[:2])
+    in_turn = all(_take_turns(each) for each in (kind, kind[common]))
+    if in_turn and replays[common].any() == replays[common].all():
         return "of two alternating kinds: drafts, prompts, two models, or parts of a step"
     between = np.diff(np.flatnonzero(~replays), prepend=-1)[1:] - 1  # two passes without a graph
     if len(between) >= 2 * SEVERAL and np.mean(between > 0) >= CONSTANT and np.median(between) <= MOST_DRAFTS:
         return "with a pass without a graph behind every few graphs: a prompt, or what verifies drafts"
     return ""
+
+
+def _take_turns(kind: Ints) -> bool:
+    """Whether steps of these kinds take turns, a few of each."""
+    of_kind = np.diff(np.flatnonzero(kind[1:] != kind[:-1]), prepend=-1, append=len(kind) - 1)
+    return bool(len(of_kind) >= 2 * max(SEVERAL, len(np.unique(kind))) and np.median(of_kind) <= MOST_DRAFTS)
 
 
 def _passes(host: Host, launches: Launches) -> int:

@@ -1,18 +1,33 @@
 """The phase of steps whose marks do not give it, judged by their compute.
 
-1. Training: optimizers, gradients and their kernels, which only training has, in most or some of the steps.
-2. Decoding: one result fetched per step, and a token or nothing as input; or kernels that only token-by-token
-   generation has. Among these steps, prompts are those in which some of the kernels shared with the typical step (at
-   least `IN_COMMON`) are at least `LONGER` times as wide, in blocks per launch, while no more is fetched, or which take
-   that many times as long. If the typical step replays a graph, long steps that replay none and fetch no more are
-   prompts too; other steps without a graph are `eager`, since they may be short prompts or a warm-up. With an engine
-   that captures its graphs before it serves they are prompts, unless they fetch more than any step with a graph. Steps
-   that verify drafts have kernels that show it. Short requests before the first long one are warm-up (`_warm_ups`).
-3. Everything else is one iteration of a loop (`iteration`).
+Evidence of a step (`_Work`):
+- its *kernels*: whether any trains, generates, verifies drafts, or computes one query;
+- its *width*: the blocks per launch of the kernels that it shares with the typical step;
+- its *inputs* and *results*: its smallest copy to the device, and how much and how often it fetches;
+- its *replays* of graphs, and the time the device is busy for it.
 
-A solver's or a classifier's loop also fetches small results, and each iteration of a loop over prompts ends in a token.
-So decoding is certain only with evidence: attention with one query, products with one column, prompts among the tokens,
-or an engine known to replay whole graphs only for decoding. Otherwise the confidence is at most `GUESSED`.
+Passes over the steps:
+1. **Training** (`_trains`): gradients and optimizers, which only training has, in most or some of the steps.
+   Example: of 24 steps 6 run a kernel `adam`, and ranges `backward` lie in all: all train.
+2. **Generation** (`_generates`): one result per step, and a token or nothing as input; or kernels that only token by
+   token generation has. What neither trains nor generates is one *iteration* of a loop.
+   Example: steps that copy a token to the device and fetch 4 bytes each generate; steps that fetch nothing do not.
+3. **Prompts** (`_by_work`): at least `IN_COMMON` of the kernels that a step shares with the typical one are at least
+   `LONGER` times as wide while no more is fetched, or it takes that many times as long. If the typical step replays a
+   graph, long steps that replay none and fetch no more are prompts too; others without a graph are *eager*, since they
+   may be short prompts or a warm-up. With an engine that captures its graphs before it serves they are prompts, unless
+   they fetch more than any step with a graph.
+   Example: nine steps take 5 ms, and one takes 20 ms with kernels of four times as many blocks: it is a prompt.
+4. **Verification of drafts**: steps with kernels that only it has.
+   Example: a step with `rejection_sample` is speculative.
+5. **Warm-up** (`_warm_ups`): short requests before the first long one.
+   Example: of P T, P T T, P and 100 T, P and 100 T the first five steps are warm-up.
+6. **Doubt**: a solver's or a classifier's loop also fetches small results, and each iteration of a loop over prompts
+   ends in a token. So decoding is certain only with evidence: attention with one query, products with one column,
+   prompts among the tokens, or an engine known to replay whole graphs only for decoding (`_one_token_each`). Prompts
+   that may contain others' tokens (`_may_be_mixed`), and results that vary as with drafts (`_fetches_vary`), are doubts
+   as well. With any of them the confidence is at most `GUESSED`.
+   Example: a classifier's steps are decode steps at 0.80, "assumed to decode, without evidence of one token each".
 """
 
 from __future__ import annotations

@@ -52,7 +52,9 @@ LONGEST_PASS: Final = 1 << 13  # kernels
 _MOST_BYTES: Final = 1 << 40
 """More than any copy has; a file may say anything."""
 _MOST_UNITS: Final = 8
-"""The number of kernels and graphs, the rarest first, that are tried as the one that occurs once per pass."""
+"""The number of kernels and graphs, the rarest first, that are tried as those that occur a few times per pass."""
+_AT_MOST: Final = 4
+"""An embedding occurs twice in a training step, forward and backward."""
 
 _MIXER: Final = np.uint64(0x9E3779B97F4A7C15)
 """Odd, of evenly mixed bits: 2^64 over the golden ratio (Knuth, The Art of Computer Programming, 6.4)."""
@@ -142,11 +144,23 @@ def repeats(kernels: Ints) -> bool:
 
 
 def lengths(codes: Ints, least: int) -> list[int]:
-    """The maximum length of a pattern that occurs at least that often: the distance between its rarest parts."""
+    """The maximum lengths of patterns that occur at least that often: the distances between their rarest parts, which
+    may occur up to `_AT_MOST` times in one. Several repetitions of a shorter pattern, as of layers, are none.
+
+    Example:
+        >>> lengths(np.array([5, 1, 2, 5, 5, 1, 2, 5, 5, 1, 2, 5]), 3)
+        [4, 2]
+    """
     _, number, count = np.unique(codes, return_inverse=True, return_counts=True)
     rare = np.argsort(count, kind="stable")
-    rare = rare[count[rare] >= least][:_MOST_UNITS]
-    return list(dict.fromkeys(int(np.median(np.diff(np.flatnonzero(number == one)))) for one in rare))
+    at = [np.flatnonzero(number == one) for one in rare[count[rare] >= least][:_MOST_UNITS]]
+    apart = [(each, times) for times in range(1, _AT_MOST + 1) for each in at if len(each) >= times * least]
+    units = dict.fromkeys(int(np.median(each[times:] - each[:-times])) for each, times in apart)
+    alike = {unit: np.mean(codes[unit:] == codes[:-unit]) for unit in units}
+    return [
+        unit for unit in units
+        if not any(unit > short and unit % short == 0 and alike[short] >= alike[unit] for short in units)
+    ]  # fmt: skip
 
 
 def _runs(flags: Bools, least: int = 1) -> Ints:
