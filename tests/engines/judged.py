@@ -1,0 +1,125 @@
+"""What the product says of a recording, held against the truth."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tests.engines.truth import (
+    ARGUABLE,
+    DECODE,
+    DIFFUSION,
+    OTHER,
+    PREFILL,
+    SPECULATIVE,
+    TRAINING,
+    Reading,
+    Truth,
+)
+from tracer import Trace
+from tracer.analysis.recording import Recording
+from tracer.analysis.steps import UNSURE
+from tracer.errors import TraceError
+
+RIGHT, DOUBTED, REFUSED, WRONG = "right", "doubted", "refused", "confident wrong"
+VERDICTS = (RIGHT, DOUBTED, REFUSED, WRONG)
+CLOSE, CLOSE_US = 0.05, 3.0
+"""How far a figure may be off: a share of it, or so many µs."""
+OF_RUNS = 0.02
+"""A light recording does not tell when the device idles in a run of eager launches: up to this share of a period."""
+
+UNTOLD = ("iteration", "forward", "eager")
+"""What steps are called of which nothing else is known."""
+SAID_AS = {
+    DECODE: (DECODE, SPECULATIVE), SPECULATIVE: (SPECULATIVE, DECODE), TRAINING: (TRAINING, *UNTOLD),
+    DIFFUSION: (DIFFUSION, *UNTOLD), OTHER: UNTOLD,
+}  # fmt: skip
+"""What steps of a phase may be called."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A verdict, what is wrong, what was said, and why it was doubted."""
+
+    verdict: str
+    wrong: str = ""
+    said: str = ""
+    doubts: tuple[str, ...] = ()
+
+
+def judge(trace: Trace, truth: Truth) -> Judged:
+    """Right, doubted where wrong, refused, or wrong without a doubt."""
+    recording = Recording(trace, "simulated")
+    summary = recording.summary
+    try:
+        steps = recording.steps
+    except TraceError as error:
+        return Judged(REFUSED, said=str(error))
+    every = recording.engines or (recording,)
+    try:
+        wrong = _wrong(every, truth)
+    except TraceError as error:
+        return Judged(REFUSED, said=str(error))
+    doubts = tuple(doubt for each in every for doubt in _doubts(each))
+    said = f"{steps.what} ({steps.confidence:.2f}; {steps.detail}), period {summary.period_us}, idle {summary.idle_us}"
+    if not wrong:
+        return Judged(RIGHT, said=said, doubts=doubts)
+    return Judged(DOUBTED if doubts else WRONG, wrong, said, doubts)
+
+
+def _doubts(recording: Recording) -> Iterator[str]:
+    """What is stated that may make the figures wrong."""
+    steps, trace = recording.steps, recording.trace
+    if steps.confidence < UNSURE:
+        yield f"confidence {steps.confidence:.2f}"
+    yield from steps.doubts
+    yield from trace.notes
+    for said in (steps.rate_doubt, recording.summary.problem, recording.summary.left_out):
+        if said:
+            yield said
+
+
+def _wrong(every: tuple[Recording, ...], truth: Truth) -> str:
+    """What is wrong by every reading of the truth; "" if something is right by one."""
+    if len(every) > 1 and len(every) != len(truth.engines):
+        return f"{len(every)} engines, not {len(truth.engines)}"
+    return "; ".join(filter(None, (_wrong_of(recording, truth) for recording in every)))
+
+
+def _wrong_of(recording: Recording, truth: Truth) -> str:
+    steps, phases = recording.steps, recording.steps.phases
+    is_told = not set(phases) <= set(UNTOLD)
+    said = sum(phases.get(phase, 0) for phase in (SAID_AS[truth.phase] if is_told else phases))
+    if truth.phase not in (DECODE, SPECULATIVE) and (tokens := phases.get(DECODE, 0) + phases.get(SPECULATIVE, 0)):
+        return f"{tokens} decode steps, where nothing decodes"
+    prompts, most = phases.get(PREFILL, 0), truth.count(PREFILL, *ARGUABLE)
+    if prompts > most:
+        return f"{prompts} prefill steps, not {truth.count(PREFILL)}"
+    regime = steps.regime
+    part = slice(None) if regime is None else slice(regime.first, regime.last)
+    wrong = []
+    for whole, shown in zip(*(truth.readings(of, not is_told) for of in (slice(None), part)), strict=True):
+        if said != whole.steps:
+            wrong.append(f"{said} steps, not {whole.steps}")
+        elif not (figure := _wrong_figure(recording, shown)):
+            return ""
+        else:
+            wrong.insert(0, figure)
+    return wrong[0]
+
+
+def _wrong_figure(recording: Recording, reading: Reading) -> str:
+    """The figure that is not the reading's, as both."""
+    summary = recording.summary
+    if not reading.periods:
+        return ""
+    if summary.period_us is not None and _differ(summary.period_us, reading.period_us):
+        return f"period {summary.period_us:,.1f} µs, not {reading.period_us:,.1f}"
+    unseen_us = OF_RUNS * reading.period_us * recording.trace.has_runs
+    if summary.idle_us and _differ(summary.idle_us["mean"], reading.idle_us, unseen_us):
+        return f"idle {summary.idle_us['mean']:,.1f} µs, not {reading.idle_us:,.1f}"
+    return ""
+
+
+def _differ(said: float, true: float, unseen: float = 0) -> bool:
+    return abs(said - true) > max(CLOSE_US, CLOSE * abs(true)) + unseen

@@ -1,0 +1,169 @@
+"""What is true of a machine's steps, from what each step launched. It shares no code with the analyses."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from statistics import fmean, median
+
+from tests.engines.machine import Machine, Ran
+from tests.engines.recorded import GRAPH
+from tracer.model.trace import LIGHT
+
+DECODE, PREFILL, MIXED, SPECULATIVE = "decode", "prefill", "mixed", "speculative"
+TRAINING, DIFFUSION, OTHER = "training", "diffusion", "other"
+WARM_UP, CAPTURE, EAGER = "warm-up", "capture", "eager"
+SYNCS = ("sync", "device sync", "event sync")
+MAIN = (DECODE, SPECULATIVE, TRAINING, DIFFUSION, OTHER)
+"""Phases of which figures are asked; the first of them that occurs is that of a recording."""
+ARGUABLE = (MIXED, WARM_UP, EAGER)
+"""May count as decode: a step with a prompt beside tokens, a token of a warm-up, or one without a graph."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A true step: what it is, and the compute that it launched on each device, ns; calls of its host."""
+
+    number: int
+    phase: str
+    engine: str
+    start: int
+    compute: dict[int, list[tuple[int, int]]]
+    syncs: int
+    inputs: int
+    outputs: int
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One way to count the steps.
+
+    Attributes:
+        steps: their number.
+        periods: ns, from the first compute of a step to that of the next, where the next is one of them, too.
+        idle: ns of each period in which its device computes nothing.
+    """
+
+    steps: int
+    periods: list[int]
+    idle: list[int]
+
+    @property
+    def period_us(self) -> float:
+        """The median."""
+        return median(self.periods) / 1e3
+
+    @property
+    def idle_us(self) -> float:
+        """The mean."""
+        return fmean(self.idle) / 1e3
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What is true of a recording.
+
+    Attributes:
+        steps: all, in order.
+        phase: the main one.
+        busy: when each device computes, ns.
+    """
+
+    steps: list[Step]
+    phase: str
+    busy: dict[int, list[tuple[int, int]]] = field(repr=False)
+
+    @property
+    def engines(self) -> list[str]:
+        """Which engines have steps of the main phase."""
+        return list(dict.fromkeys(step.engine for step in self.steps if step.phase == self.phase))
+
+    def count(self, *phases: str) -> int:
+        """How many steps are of these phases."""
+        return sum(step.phase in phases for step in self.steps)
+
+    def reading(
+        self, phases: Collection[str], engine: str | None = None, part: slice = slice(None), device: int | None = None
+    ) -> Reading:
+        """The steps of some phases, of one engine or of all, or a part of them."""
+        periods, idle, count = [], [], 0
+        for each in [engine] if engine is not None else self.engines:
+            mine = [step for step in self.steps if step.engine == each]
+            chosen = {step.number for step in [step for step in mine if step.phase in phases][part]}
+            count += len(chosen)
+            for this, following in pairwise(mine):
+                if this.number not in chosen or following.number not in chosen:
+                    continue
+                for at, compute in this.compute.items():
+                    if at in following.compute and device in (None, at):
+                        begin = min(start for start, _ in compute)
+                        until = min(start for start, _ in following.compute[at])
+                        periods.append(until - begin)
+                        idle.append(until - begin - _covered(self.busy[at], begin, until))
+        return Reading(count, periods, idle)
+
+    def readings(self, part: slice = slice(None), of_any: bool = False) -> list[Reading]:
+        """Every way to count the main steps that is right; `of_any` if it is not said what they are."""
+        every = [[DECODE, SPECULATIVE, PREFILL, MIXED, EAGER], list({step.phase for step in self.steps})]
+        extra = [phase for phase in ARGUABLE if self.count(phase)] if self.phase in (DECODE, SPECULATIVE) else []
+        ways = [[self.phase], *([self.phase, phase] for phase in extra), [self.phase, *extra]]
+        engines: list[str | None] = [None, *self.engines] if len(self.engines) > 1 else [None]
+        return [self.reading(way, engine, part) for way in (ways + every if of_any else ways) for engine in engines]
+
+
+def truth_of(machine: Machine, level: str) -> Truth:
+    """The truth of a machine as a recorder of this level can see it: inside graphs it may see nothing."""
+    is_opaque = level in (GRAPH, LIGHT)
+    compute: list[dict[int, list[tuple[int, int]]]] = [{} for _ in machine.steps]
+    busy: dict[int, list[tuple[int, int]]] = {}
+    for ran in machine.ran:
+        for work in _compute(ran, is_opaque):
+            busy.setdefault(ran.device, []).append((work.start, work.end))
+            if ran.step >= 0 and not _communicates(work):
+                compute[ran.step].setdefault(ran.device, []).append((work.start, work.end))
+    counted = _counted(machine)
+    steps = [
+        Step(number, begun.phase, begun.engine, begun.start, compute[number], *counted[number])
+        for number, begun in enumerate(machine.steps)
+    ]
+    present = {step.phase for step in steps}
+    return Truth(steps, next(phase for phase in MAIN if phase in present), {at: _union(of) for at, of in busy.items()})
+
+
+def _compute(ran: Ran, is_opaque: bool) -> Sequence[Ran]:
+    if ran.what == "copy":
+        return []
+    return ran.nodes if ran.what == "graph" and not is_opaque else [ran]
+
+
+def _communicates(ran: Ran) -> bool:
+    return ran.name.startswith("ncclDevKernel")
+
+
+def _counted(machine: Machine) -> list[tuple[int, int, int]]:
+    """The syncs, and the copies to the device and from it, of the host of each step."""
+    every: Counter[tuple[int, str]] = Counter()
+    for call in machine.calls:
+        every[call.step, "sync" if call.what in SYNCS else call.kind] += 1
+    return [(every[at, "sync"], every[at, "HtoD"], every[at, "DtoH"]) for at in range(len(machine.steps))]
+
+
+def _union(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The times in which any of these spans is, in order and apart."""
+    union: list[tuple[int, int]] = []
+    for start, end in sorted(spans):
+        if union and start <= union[-1][1]:
+            union[-1] = union[-1][0], max(union[-1][1], end)
+        else:
+            union.append((start, end))
+    return union
+
+
+def _covered(union: list[tuple[int, int]], begin: int, until: int) -> int:
+    """How long one of the spans of a union is in this time."""
+    first = max(bisect_left(union, (begin, begin)) - 1, 0)
+    last = bisect_left(union, (until, until))
+    return sum(max(0, min(end, until) - max(start, begin)) for start, end in union[first:last])
