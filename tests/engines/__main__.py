@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
+from collections.abc import Iterable
 
-from tests.engines.judged import VERDICTS, WRONG, Judged, judge
+from tests.engines.judged import RIGHT, VERDICTS, WRONG, Judged, judge
 from tests.engines.kinds import KINDS, seeded
+
+DRAWS, UNSURE = "draws", "right but unsure"
+COLUMNS = (VERDICTS[0], UNSURE, *VERDICTS[1:])
 
 
 def judged(kind: str, seed: int) -> tuple[Judged, dict[str, object]]:
@@ -26,21 +30,27 @@ def main() -> None:
     if unknown := [name for name in asked.kinds if name not in KINDS]:
         parser.error(f"no kind {unknown[0]}: there are {', '.join(KINDS)}")
     total: Counter[str] = Counter()
-    print(f"{'kind':34}{'draws':>6}" + "".join(f"{verdict:>17}" for verdict in VERDICTS))
+    print(_row("kind", "draws", COLUMNS))
     for kind in asked.kinds or KINDS:
         count: Counter[str] = Counter()
         first = ""
         for seed in range(asked.draws) if asked.seed is None else [asked.seed]:
             found, parameters = judged(kind, seed)
             count[found.verdict] += 1
+            count[DRAWS] += 1
+            count[UNSURE] += found.verdict == RIGHT and any(doubt.startswith("confidence") for doubt in found.doubts)
             if asked.seed is not None or (found.verdict == asked.show and not first):
                 doubts = f"\n    doubts: {'; '.join(found.doubts)}" * bool(found.doubts)
                 first = f"  seed {seed}: {found.wrong}\n    said: {found.said}{doubts}\n    {parameters}"
-        print(f"{kind:34}{count.total():6}" + "".join(f"{count[verdict]:17}" for verdict in VERDICTS), flush=True)
+        print(_row(kind, count[DRAWS], [count[column] for column in COLUMNS]), flush=True)
         if first:
             print(first)
         total += count
-    print(f"{'all':34}{total.total():6}" + "".join(f"{total[verdict]:17}" for verdict in VERDICTS))
+    print(_row("all", total[DRAWS], [total[column] for column in COLUMNS]))
+
+
+def _row(kind: str, draws: object, cells: Iterable[object]) -> str:
+    return f"{kind:32}{draws:>6}" + "".join(f"{cell:>17}" for cell in cells)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Every kind of engine."""
 
-from tests.engines import llama, vllm
+from tests.engines import damaged, llama, others, sglang, vllm
 from tests.engines.drawn import seeded
 from tests.engines.scene import KINDS
 
-__all__ = ["KINDS", "llama", "seeded", "vllm"]
+__all__ = ["KINDS", "damaged", "llama", "others", "seeded", "sglang", "vllm"]

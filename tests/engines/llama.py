@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.engines.drawn import Drawn
 from tests.engines.machine import Graph, Host, Kernel
-from tests.engines.recorded import GRAPH, KINETO, NODE
+from tests.engines.recorded import GRAPH, NODE, PROFILERS
 from tests.engines.scene import Scene, kind
 from tests.engines.truth import DECODE, EAGER, PREFILL, Truth
 from tracer import Trace
@@ -79,11 +79,20 @@ def llama_ggg(drawn: Drawn) -> tuple[Trace, Truth]:
 @kind
 def llama_graph_per_split(drawn: Drawn) -> tuple[Trace, Truth]:
     """16 to 128 graphs a token, each of a layer or of a part of one; the logits are fetched at the end of the token."""
+    return _splits(drawn, 128)
+
+
+@kind
+def llama_two_graphs_in_turn(drawn: Drawn) -> tuple[Trace, Truth]:
+    """The same by two graphs in turn, with other weights each time."""
+    return _splits(drawn, 2)
+
+
+def _splits(drawn: Drawn, graphs: int) -> tuple[Trace, Truth]:
     scene = Scene(drawn, "ggml", (GRAPH, NODE, LIGHT))
     splits = drawn.one_of("splits", 16, 24, 32, 48, 64, 128)
     syncs = drawn.one_of("waits behind each split", True, False)
     copies = drawn.one_of("copies into each split", True, False)
-    are_distinct = drawn.one_of("each split has its own graph", True, True, False)
     has_prompt, host = drawn.one_of("has prompts", True, False), scene.host
     for tokens in scene.requests(2):
         if has_prompt:
@@ -94,7 +103,7 @@ def llama_graph_per_split(drawn: Drawn) -> tuple[Trace, Truth]:
             for split in range(splits):
                 if copies and split:
                     host.copy("HtoD", 4_096)
-                host.graph(Graph(1 + split if are_distinct else 1 + split % 2, tuple(scene.model.layer_at())))
+                host.graph(Graph(1 + split % graphs, tuple(scene.model.layer_at())))
                 if syncs and split < splits - 1:
                     host.sync()
             fetch(host, LOGITS * scene.batch)
@@ -136,17 +145,28 @@ def llama_eager(drawn: Drawn) -> tuple[Trace, Truth]:
 
 
 @kind
-def ktransformers(drawn: Drawn) -> tuple[Trace, Truth]:
+def ktransformers_eager(drawn: Drawn) -> tuple[Trace, Truth]:
     """Attention of each layer on the device, experts on the host between them."""
-    scene = Scene(drawn, "torch", (GRAPH, NODE, KINETO))
+    return _experts_on_the_host(drawn, False)
+
+
+@kind
+def ktransformers_graphs(drawn: Drawn) -> tuple[Trace, Truth]:
+    """The same with a graph for the attention of each layer, behind a kernel or alone."""
+    return _experts_on_the_host(drawn, True)
+
+
+def _experts_on_the_host(drawn: Drawn, are_graphs: bool) -> tuple[Trace, Truth]:
+    scene = Scene(drawn, "torch", PROFILERS)
     layers, expert_ns = drawn.whole("layers with experts", 4, 32), drawn.ns("experts on the host", 50_000, 1_000_000)
-    are_graphs, host = drawn.one_of("attention is a graph", True, False), scene.host
+    before, host = drawn.whole("kernels before each graph", 0, 1), scene.host
     attention = scene.model.layer
     for at in range(drawn.whole("tokens", 12, 24)):
         host.step(DECODE)
         host.copy("HtoD", 8 * scene.batch)
         for layer in range(layers):
             if are_graphs:
+                host.launches([scene.model.embed] * before)
                 host.graph(Graph(1 + layer, attention))
             else:
                 host.launches(attention)
@@ -163,7 +183,7 @@ def ktransformers(drawn: Drawn) -> tuple[Trace, Truth]:
 @kind
 def experts_routed_on_the_host(drawn: Drawn) -> tuple[Trace, Truth]:
     """A mixture of experts, whose router's choice the host reads in every layer before it launches the experts."""
-    scene = Scene(drawn, "torch", (GRAPH, NODE, KINETO))
+    scene = Scene(drawn, "torch", PROFILERS)
     layers, host = drawn.whole("layers with experts", 4, 16), scene.host
     experts = [Kernel(f"void expert_gemm_{at}", 8_000) for at in range(8)]
     router = [*scene.model.layer, Kernel("void topk_router", 3_000)]

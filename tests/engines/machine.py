@@ -82,13 +82,14 @@ class Ran:
 
 
 class Begun(NamedTuple):
-    """A step as the program began it: its phase, when, by which thread, of which engine."""
+    """A step as the program began it: its phase, when, by which thread, of which engine, and of which larger one."""
 
     phase: str
     start: int
     process: int
     thread: int
     engine: str
+    whole: int
 
 
 class Mark(NamedTuple):
@@ -153,6 +154,16 @@ class Machine:
         """About so long."""
         return max(1, round(ns * math.exp(self.noise * self.chance.gauss(0, 1))))
 
+    def cut(self, begin: int, end: int) -> None:
+        """Only what is called from `begin` on and before `end` was recorded, and what ran meanwhile."""
+        self.calls = [call for call in self.calls if begin <= call.start < end]
+        self.ran = [ran for ran in self.ran if begin <= ran.start < end]
+        until = [*(step.start for step in self.steps[1:]), max(call.end for call in self.calls)]
+        for at, (step, over) in enumerate(zip(self.steps, until, strict=True)):
+            if step.start < begin or over > end:
+                phase = "unseen" if over <= begin or step.start >= end else "begun" if over > end else "ended"
+                self.steps[at] = step._replace(phase=phase)
+
     def run(self, *programs: tuple[Host, Program]) -> None:
         """Programs of several threads at once: the earliest goes on. One that waits for another yields."""
         left = list(programs)
@@ -182,10 +193,10 @@ class Host:
         self.now, self.at = BEGIN_NS, -1
         self.is_capturing = False
 
-    def step(self, phase: str) -> int:
-        """A step begins: what is launched from now on is of it."""
+    def step(self, phase: str, whole: int = -1) -> int:
+        """A step begins: what is launched from now on is of it. Those with the same `whole` may be counted as one."""
         self.at = len(self.machine.steps)
-        self.machine.steps.append(Begun(phase, self.now, self.process, self.thread, self.engine))
+        self.machine.steps.append(Begun(phase, self.now, self.process, self.thread, self.engine, whole))
         return self.at
 
     def think(self, ns: float) -> None:

@@ -11,10 +11,13 @@ from tracer import Trace
 from tracer.model.schema import MISSING
 from tracer.model.trace import LIGHT
 
-GRAPH, NODE, KINETO = "graph", "node", "kineto"
-EVERY = (GRAPH, NODE, KINETO, LIGHT)
+GRAPH, NODE, KINETO, OLD_KINETO = "graph", "node", "kineto", "kineto without graphs and syncs"
+KINETOS = (KINETO, OLD_KINETO)
+PROFILERS = (GRAPH, NODE, *KINETOS)
+EVERY = (*PROFILERS, LIGHT)
 SOURCES = {
-    GRAPH: "nsys 2025.3.2.0", NODE: "nsys 2025.3.2.0", KINETO: "PyTorch profiler", LIGHT: LIGHT,
+    GRAPH: "nsys 2025.3.2.0", NODE: "nsys 2025.3.2.0", KINETO: "PyTorch profiler",
+    OLD_KINETO: "PyTorch profiler", LIGHT: LIGHT,
 }  # fmt: skip
 NAMES = {
     "launch": ("cudaLaunchKernel_v7000", "cuLaunchKernel"),
@@ -42,9 +45,9 @@ def trace_of(machine: Machine, level: str, processes: dict[int, str] | None = No
     rows: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for call in machine.calls:
         rows["api"].append(_call(call, level))
-        if call.type and level != KINETO:
+        if call.type and level != OLD_KINETO:
             rows["syncs"].append(_sync(call))
-        if call.what == "record" and level != KINETO:
+        if call.what == "record" and level not in KINETOS:
             row = {"device": call.device, "context": 1, "stream": call.stream, "event": call.event}
             rows["cuda_events"].append(row | {"process": call.process, "correlation": call.number})
     for table, ran in _seen(machine.ran, level):
@@ -69,7 +72,7 @@ def without(trace: Trace, *tables: str) -> Trace:
 def _call(call: Call, level: str) -> dict[str, Any]:
     runtime, driver = NAMES[call.what]
     name = driver.format(call.kind) if level == LIGHT else runtime
-    name = name.rsplit("_v", 1)[0] if level == KINETO else name
+    name = name.rsplit("_v", 1)[0] if level in KINETOS else name
     return {
         "name": name, "start": call.start, "end": call.end, "process": call.process, "thread": call.thread,
         "correlation": call.number, "return_value": call.answer,
@@ -119,5 +122,5 @@ def _ran(ran: Ran, table: str, level: str) -> dict[str, Any]:
         return row | {"graph": ran.graph}
     short = ran.name.split("<")[0].split("(")[0].split("::")[-1].removeprefix("void ")
     sizes = {"grid_x": ran.blocks, "grid_y": 1, "grid_z": 1, "block_x": 128, "block_y": 1, "block_z": 1}
-    node = ran.node if ran.graph >= 0 and level == NODE else MISSING
-    return row | sizes | {"name": ran.name, "short_name": short, "graph_node": node, "graph": ran.graph}
+    node, graph = (MISSING, MISSING) if level == OLD_KINETO else (ran.node, ran.graph)
+    return row | sizes | {"name": ran.name, "short_name": short, "graph_node": node, "graph": graph}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
-from itertools import pairwise
+from dataclasses import dataclass, field, replace
+from itertools import groupby, pairwise
 from statistics import fmean, median
 
 from tests.engines.machine import Machine, Ran
@@ -15,17 +15,17 @@ from tracer.model.trace import LIGHT
 
 DECODE, PREFILL, MIXED, SPECULATIVE = "decode", "prefill", "mixed", "speculative"
 TRAINING, DIFFUSION, OTHER = "training", "diffusion", "other"
-WARM_UP, CAPTURE, EAGER = "warm-up", "capture", "eager"
+WARM_UP, CAPTURE, EAGER, BEGUN, ENDED = "warm-up", "capture", "eager", "begun", "ended"
 SYNCS = ("sync", "device sync", "event sync")
 MAIN = (DECODE, SPECULATIVE, TRAINING, DIFFUSION, OTHER)
 """Phases of which figures are asked; the first of them that occurs is that of a recording."""
-ARGUABLE = (MIXED, WARM_UP, EAGER)
-"""May count as decode: a step with a prompt beside tokens, a token of a warm-up, or one without a graph."""
+ARGUABLE = (MIXED, WARM_UP, EAGER, BEGUN, ENDED)
+"""May count as decode: a step with a prompt beside tokens, a token of a warm-up, one without a graph, a part of one."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """A true step: what it is, and the compute that it launched on each device, ns; calls of its host."""
+    """A true step: what it is, and the compute that it launched on each device, ns; the syncs of its host."""
 
     number: int
     phase: str
@@ -33,8 +33,6 @@ class Step:
     start: int
     compute: dict[int, list[tuple[int, int]]]
     syncs: int
-    inputs: int
-    outputs: int
 
 
 @dataclass(frozen=True)
@@ -42,14 +40,17 @@ class Reading:
     """One way to count the steps.
 
     Attributes:
-        steps: their number.
+        fewest, steps: their number; of warm-ups some may be missing.
         periods: ns, from the first compute of a step to that of the next, where the next is one of them, too.
         idle: ns of each period in which its device computes nothing.
+        syncs: of the host of each step.
     """
 
+    fewest: int
     steps: int
     periods: list[int]
     idle: list[int]
+    syncs: list[int]
 
     @property
     def period_us(self) -> float:
@@ -68,11 +69,13 @@ class Truth:
 
     Attributes:
         steps: all, in order.
+        larger: the same, or larger ones of several that may be counted as one.
         phase: the main one.
         busy: when each device computes, ns.
     """
 
     steps: list[Step]
+    larger: list[Step]
     phase: str
     busy: dict[int, list[tuple[int, int]]] = field(repr=False)
 
@@ -86,32 +89,41 @@ class Truth:
         return sum(step.phase in phases for step in self.steps)
 
     def reading(
-        self, phases: Collection[str], engine: str | None = None, part: slice = slice(None), device: int | None = None
+        self, steps: list[Step], phases: Collection[str], engine: str | None = None, part: slice = slice(None)
     ) -> Reading:
         """The steps of some phases, of one engine or of all, or a part of them."""
-        periods, idle, count = [], [], 0
+        periods, idle, every, warm_ups = [], [], list[Step](), 0
         for each in [engine] if engine is not None else self.engines:
-            mine = [step for step in self.steps if step.engine == each]
-            chosen = {step.number for step in [step for step in mine if step.phase in phases][part]}
-            count += len(chosen)
+            mine = [step for step in steps if step.engine == each]
+            of_phases = [step for step in mine if step.phase in phases][part]
+            chosen = {step.number for step in of_phases}
+            every += of_phases
+            warm_ups += sum(step.phase == WARM_UP for step in of_phases)
             for this, following in pairwise(mine):
                 if this.number not in chosen or following.number not in chosen:
                     continue
                 for at, compute in this.compute.items():
-                    if at in following.compute and device in (None, at):
+                    if at in following.compute:
                         begin = min(start for start, _ in compute)
                         until = min(start for start, _ in following.compute[at])
                         periods.append(until - begin)
                         idle.append(until - begin - _covered(self.busy[at], begin, until))
-        return Reading(count, periods, idle)
+        return Reading(len(every) - warm_ups, len(every), periods, idle, [step.syncs for step in every])
 
     def readings(self, part: slice = slice(None), of_any: bool = False) -> list[Reading]:
         """Every way to count the main steps that is right; `of_any` if it is not said what they are."""
-        every = [[DECODE, SPECULATIVE, PREFILL, MIXED, EAGER], list({step.phase for step in self.steps})]
+        served = [DECODE, SPECULATIVE, PREFILL, MIXED, EAGER]
+        every = [served, [*served, WARM_UP], [*served, WARM_UP, CAPTURE, *MAIN]]
         extra = [phase for phase in ARGUABLE if self.count(phase)] if self.phase in (DECODE, SPECULATIVE) else []
         ways = [[self.phase], *([self.phase, phase] for phase in extra), [self.phase, *extra]]
         engines: list[str | None] = [None, *self.engines] if len(self.engines) > 1 else [None]
-        return [self.reading(way, engine, part) for way in (ways + every if of_any else ways) for engine in engines]
+        sizes = [self.steps] if self.steps == self.larger else [self.steps, self.larger]
+        return [
+            self.reading(steps, way, engine, part)
+            for steps in sizes
+            for way in (ways + every if of_any else ways)
+            for engine in engines
+        ]
 
 
 def truth_of(machine: Machine, level: str) -> Truth:
@@ -124,13 +136,25 @@ def truth_of(machine: Machine, level: str) -> Truth:
             busy.setdefault(ran.device, []).append((work.start, work.end))
             if ran.step >= 0 and not _communicates(work):
                 compute[ran.step].setdefault(ran.device, []).append((work.start, work.end))
-    counted = _counted(machine)
+    syncs = Counter(call.step for call in machine.calls if call.what in SYNCS)
     steps = [
-        Step(number, begun.phase, begun.engine, begun.start, compute[number], *counted[number])
+        Step(number, begun.phase, begun.engine, begun.start, compute[number], syncs[number])
         for number, begun in enumerate(machine.steps)
     ]
     present = {step.phase for step in steps}
-    return Truth(steps, next(phase for phase in MAIN if phase in present), {at: _union(of) for at, of in busy.items()})
+    phase = next(phase for phase in MAIN if phase in present)
+    wholes = [begun.whole if begun.whole >= 0 else -1 - number for number, begun in enumerate(machine.steps)]
+    larger = [_joined([*of]) for _, of in groupby(steps, lambda step: wholes[step.number])]
+    return Truth(steps, larger, phase, {at: _union(of) for at, of in busy.items()})
+
+
+def _joined(parts: list[Step]) -> Step:
+    """One step of several."""
+    compute: dict[int, list[tuple[int, int]]] = {}
+    for part in parts:
+        for at, of in part.compute.items():
+            compute.setdefault(at, []).extend(of)
+    return replace(parts[0], compute=compute, syncs=sum(part.syncs for part in parts))
 
 
 def _compute(ran: Ran, is_opaque: bool) -> Sequence[Ran]:
@@ -141,14 +165,6 @@ def _compute(ran: Ran, is_opaque: bool) -> Sequence[Ran]:
 
 def _communicates(ran: Ran) -> bool:
     return ran.name.startswith("ncclDevKernel")
-
-
-def _counted(machine: Machine) -> list[tuple[int, int, int]]:
-    """The syncs, and the copies to the device and from it, of the host of each step."""
-    every: Counter[tuple[int, str]] = Counter()
-    for call in machine.calls:
-        every[call.step, "sync" if call.what in SYNCS else call.kind] += 1
-    return [(every[at, "sync"], every[at, "HtoD"], every[at, "DtoH"]) for at in range(len(machine.steps))]
 
 
 def _union(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.engines.drawn import Drawn
 from tests.engines.machine import COPY_STREAM, Graph, Host, Kernel, Program
 from tests.engines.models import sampling
-from tests.engines.recorded import GRAPH, KINETO, NODE
+from tests.engines.recorded import GRAPH, NODE, PROFILERS
 from tests.engines.scene import Scene, kind
 from tests.engines.truth import CAPTURE, DECODE, MIXED, PREFILL, WARM_UP, Truth
 from tracer import Trace
@@ -90,7 +90,7 @@ def vllm_whole_process(drawn: Drawn) -> tuple[Trace, Truth]:
 @kind
 def vllm_piecewise(drawn: Drawn) -> tuple[Trace, Truth]:
     """A graph for each piece of the model, attention launched between them."""
-    scene = Scene(drawn, "vllm", (GRAPH, NODE, KINETO))
+    scene = Scene(drawn, "vllm", PROFILERS)
     copies, tail, host, layer = drawn.whole("input copies", 1, 6), sampling(drawn), scene.host, scene.model.layer
     pieces = drawn.whole("pieces", 4, 32)
     attention = [kernel for kernel in layer if "flash" in kernel.name] or [layer[-1]]
@@ -163,7 +163,7 @@ def vllm_async(drawn: Drawn) -> tuple[Trace, Truth]:
 @kind
 def vllm_chunked_prefill(drawn: Drawn) -> tuple[Trace, Truth]:
     """Prompts in chunks, computed together with the tokens of other sequences."""
-    scene = Scene(drawn, "vllm", (GRAPH, NODE, KINETO), most_kernels=50)
+    scene = Scene(drawn, "vllm", PROFILERS, most_kernels=50)
     copies, tail = drawn.whole("input copies", 1, 6), sampling(drawn)
     scene.batch = 4
     chunk(scene, copies, tail)
@@ -204,14 +204,15 @@ def vllm_sizes_of_graphs(drawn: Drawn) -> tuple[Trace, Truth]:
 
 @kind
 def server_recaptures(drawn: Drawn) -> tuple[Trace, Truth]:
-    """Now and then a token captures its graph again before it replays it."""
+    """Now and then a token captures its graph again before it replays it, as a new one or one that there was."""
     scene = Scene(drawn, "vllm", (GRAPH, NODE, LIGHT))
     copies, tail, every = drawn.whole("input copies", 1, 6), sampling(drawn), drawn.whole("captures every", 4, 12)
+    graphs = drawn.whole("graphs", 1, 8)
     chunk(scene, copies, tail)
     for at in range(drawn.whole("tokens", 24, 48)):
         scene.host.step(DECODE)
         send(scene, copies)
-        graph = scene.whole_graph(at, 1 + at // every)
+        graph = scene.whole_graph(at, 1 + at // every % graphs)
         if not at % every:
             scene.host.capture(graph)
         scene.host.graph(graph)
