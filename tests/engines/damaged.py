@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pandas as pd
 
 from tests.engines.drawn import Drawn
@@ -10,6 +13,7 @@ from tests.engines.recorded import GRAPH, KINETOS, NODE, PROFILERS, without
 from tests.engines.scene import Scene, kind
 from tests.engines.truth import DECODE, PREFILL, Truth
 from tracer import Trace
+from tracer.model.schema import DEVICE_TABLES
 
 DROPPED = 0.02
 
@@ -59,6 +63,23 @@ def late_end(drawn: Drawn) -> tuple[Trace, Truth]:
         return frame.assign(end=end)
 
     return scene.done(lambda trace: trace.map_tables(longer))
+
+
+@kind
+def device_clock_apart(drawn: Drawn) -> tuple[Trace, Truth]:
+    """The device's clock differs from the host's, all the time or from some time on."""
+    scene = served(drawn, PROFILERS)
+    apart = drawn.ns("apart by", 5_000, 5_000_000) * drawn.one_of("ahead or behind", 1, -1)
+    since = drawn.one_of("from so many percent of the records on", 0, 0, 30, 70) / 100
+
+    def moved(name: str, frame: pd.DataFrame) -> pd.DataFrame:
+        if name not in DEVICE_TABLES or not len(frame):
+            return frame
+        by = (np.arange(len(frame)) >= since * len(frame)) * apart
+        return frame.assign(start=frame["start"] + by, end=frame["end"] + by)
+
+    trace, truth = scene.done(lambda trace: trace.map_tables(moved))
+    return trace, replace(truth, waited=None)  # a launch that takes longer, or a clock that is later?
 
 
 @kind

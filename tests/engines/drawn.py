@@ -18,26 +18,26 @@ class Drawn:
     """Draws parameters and keeps them.
 
     Attributes:
-        whole_number: from a lowest and a highest one, both included.
+        whole_number: of this name, from a lowest and a highest one, both included.
         parameters: name -> what was drawn.
     """
 
-    whole_number: Callable[[int, int], int]
+    whole_number: Callable[[str, int, int], int]
     parameters: dict[str, Any] = field(default_factory=dict)
 
     def whole(self, name: str, low: int, high: int) -> int:
         """A whole number, both ends included."""
-        self.parameters[name] = value = self.whole_number(low, high)
+        self.parameters[name] = value = self.whole_number(name, low, high)
         return value
 
     def ns(self, name: str, low: int, high: int) -> int:
         """A time in ns, as often between 1 and 10 µs as between 10 and 100."""
-        self.parameters[name] = value = round(low * (high / low) ** (self.whole_number(0, 100) / 100))
+        self.parameters[name] = value = round(low * (high / low) ** (self.whole_number(name, 0, 100) / 100))
         return value
 
     def one_of(self, name: str, *options: T) -> T:
         """One of these."""
-        self.parameters[name] = value = options[self.whole_number(0, len(options) - 1)]
+        self.parameters[name] = value = options[self.whole_number(name, 0, len(options) - 1)]
         return value
 
     def chance(self) -> random.Random:
@@ -46,11 +46,14 @@ class Drawn:
 
 
 def seeded(kind: str, seed: int) -> Drawn:
-    """The same parameters for the same kind and seed, on every version of Python."""
-    chance = random.Random(f"{kind} {seed}")
-    return Drawn(lambda low, high: low + int(chance.random() * (high - low + 1)))
+    """The same parameters for the same kind and seed, on every version of Python, whatever else is drawn."""
+
+    def whole_number(name: str, low: int, high: int) -> int:
+        return low + int(random.Random(f"{kind} {seed} {name}").random() * (high - low + 1))
+
+    return Drawn(whole_number)
 
 
 def by_hypothesis(draw: Callable[[Any], Any]) -> Drawn:
     """Parameters that hypothesis shrinks."""
-    return Drawn(lambda low, high: draw(st.integers(low, high)))
+    return Drawn(lambda _, low, high: draw(st.integers(low, high)))

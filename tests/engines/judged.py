@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import fmean, median
@@ -134,6 +135,11 @@ def _wrong_figure(recording: Recording, reading: Reading) -> str:
     unseen_us = OF_RUNS * reading.period_us * recording.trace.has_runs
     if summary.idle_us and _differ(summary.idle_us["mean"], reading.idle_us, unseen_us):
         return f"idle {summary.idle_us['mean']:,.1f} µs, not {reading.idle_us:,.1f}"
+    if summary.idle_us and reading.causes_us:
+        said_us = sum((Counter(of) for of in recording.idle.causes_us.values()), Counter[str]())
+        for cause, true_us in reading.causes_us.items():
+            if abs(said_us[cause] - true_us) > max(CLOSE_US, CLOSE * reading.idle_us):
+                return f"{said_us[cause]:,.1f} µs of the idle time for {cause}, not {true_us:,.1f}"
     return ""
 
 

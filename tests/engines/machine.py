@@ -135,6 +135,8 @@ class Machine:
     Args:
         drawn: where costs and noise are drawn from.
         is_shared: whether only one kernel at a time runs on a device, of whatever stream.
+
+    `waits_unseen` says that a host waited without a call.
     """
 
     def __init__(self, drawn: Drawn, is_shared: bool = False) -> None:
@@ -149,6 +151,7 @@ class Machine:
         self.free: dict[tuple[int, int], int] = {}
         self.busy: dict[int, int] = {}
         self.events: dict[int, int] = {}
+        self.waits_unseen = False
 
     def noisy(self, ns: float) -> int:
         """About so long."""
@@ -286,6 +289,7 @@ class Host:
 
     def poll_memory(self, stream: int = 0) -> None:
         """Read memory that the device writes until it has: no call shows it."""
+        self.machine.waits_unseen = True
         self.now = max(self.now, self.machine.free.get((self.device, stream or self.stream), 0))
         self.think(self.machine.costs.wake)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.engines.drawn import Drawn
 from tests.engines.machine import Graph, Host, Kernel, Program
 from tests.engines.models import Model, sampling
-from tests.engines.recorded import GRAPH, KINETO, NODE, OLD_KINETO, PROFILERS
+from tests.engines.recorded import GRAPH, KINETO, KINETOS, NODE, OLD_KINETO, PROFILERS
 from tests.engines.scene import Scene, kind
 from tests.engines.truth import DECODE, DIFFUSION, OTHER, PREFILL, TRAINING, Truth
 from tracer import Trace
@@ -125,6 +125,13 @@ def transformers_eager(drawn: Drawn) -> tuple[Trace, Truth]:
     """Everything launched by PyTorch, the token and whether to stop fetched one behind the other."""
     scene = Scene(drawn, "torch", PROFILERS, most_kernels=60)
     host, tail, stops = scene.host, sampling(drawn), drawn.one_of("fetches whether to stop", True, False)
+    is_blocking = drawn.one_of("blocking copies", True, False)
+
+    def fetch(size: int) -> None:
+        host.copy("DtoH", size, is_blocking=is_blocking)
+        if not is_blocking:
+            host.sync()
+
     for tokens in scene.requests():
         for at in [-1, *tokens]:
             host.step(PREFILL if at < 0 else DECODE)
@@ -132,11 +139,9 @@ def transformers_eager(drawn: Drawn) -> tuple[Trace, Truth]:
             host.launches(scene.model.prompt() if at < 0 else scene.token(at))
             host.launches(tail)
             if stops:
-                host.copy("DtoH", 1)
-                host.sync()
+                fetch(1)
                 host.launch(tail[0])
-            host.copy("DtoH", 8 * scene.batch)
-            host.sync()
+            fetch(8 * scene.batch)
             host.think(scene.think_ns)
     return scene.done()
 
@@ -236,8 +241,10 @@ def _training(drawn: Drawn, every: int) -> tuple[Trace, Truth]:
         for kernel in reversed(forward)
     ]
     update = [Kernel("void at::native::multi_tensor_apply_kernel<adam>", 30_000)] * drawn.whole("optimizer", 1, 6)
+    is_marked = drawn.one_of("the profiler marks iterations", False, False, True)
     for at in range(drawn.whole("iterations", 12, 24)):
         host.step(TRAINING)
+        since = host.now
         host.copy("HtoD", 4_096 * 8 * scene.batch)
         host.launches(forward)
         host.launches(backward)
@@ -246,6 +253,8 @@ def _training(drawn: Drawn, every: int) -> tuple[Trace, Truth]:
             host.copy("DtoH", 4)
             host.sync()
         host.think(scene.think_ns)
+        if is_marked and scene.level in KINETOS:
+            host.mark(f"ProfilerStep#{at}", since)
     return scene.done()
 
 
@@ -321,14 +330,15 @@ def pipeline_stage(drawn: Drawn) -> tuple[Trace, Truth]:
 
 @kind
 def solver(drawn: Drawn) -> tuple[Trace, Truth]:
-    """No model: a loop of a few kernels whose residual the host reads."""
+    """No model: a loop of a few kernels whose residual the host reads, by a copy that waits or a copy and a sync."""
     scene = Scene(drawn, "xla", (GRAPH, NODE, LIGHT))
     kernels = [Kernel("spmv_csr", 20_000), Kernel("axpy", 6_000), Kernel("dot", 4_000)][: drawn.whole("kernels", 2, 3)]
-    host = scene.host
+    host, is_blocking = scene.host, drawn.one_of("blocking copy", True, False)
     for _ in range(drawn.whole("iterations", 14, 60)):
         host.step(OTHER)
         host.launches(kernels)
-        host.copy("DtoH", 8)
-        host.sync()
+        host.copy("DtoH", 8, is_blocking=is_blocking)
+        if not is_blocking:
+            host.sync()
         host.think(scene.think_ns)
     return scene.done()

@@ -12,6 +12,9 @@ from tests.engines.drawn import by_hypothesis, seeded
 from tests.engines.judged import WRONG, judge
 from tests.engines.kinds import KINDS
 from tests.engines.known_wrong import KNOWN_WRONG
+from tests.engines.machine import Costs, Graph, Host, Kernel, Machine
+from tests.engines.recorded import GRAPH, NODE
+from tests.engines.truth import DECODE, truth_of
 
 FEW = 50
 DRAWS = int(os.environ.get("INTERTOKEN_DRAWS", FEW))
@@ -38,3 +41,24 @@ def test_a_draw_is_the_same_again() -> None:
     (one, truth), (other, same) = (KINDS["llama_eager"](seeded("", 1)) for _ in range(2))
     assert truth == same
     assert all(one[name].equals(other[name]) for name in one.tables)
+
+
+def test_truths_are_those_of_a_machine_whose_every_time_is_known() -> None:
+    costs = Costs(launch=10, graph=30, copy=10, sync=5, event=1, pause=1, latency=20, wake=40, between=2, inside=3)
+    machine = Machine(seeded("", 0))
+    machine.costs, machine.noise = costs, 0
+    host = Host(machine)
+    for _ in range(3):
+        host.step(DECODE)
+        host.graph(Graph(1, (Kernel("one", 100), Kernel("two", 200))))
+        host.launch(Kernel("three", 50))
+        host.copy("DtoH", 0)
+        host.sync()
+        host.think(500)
+    # of a step: 30 ns to launch the graph and 20 until it begins, 303 of it, 2, 50, 2 and 900 to copy, 40 to return
+    whole, nodes = (truth_of(machine, level).readings()[0] for level in (GRAPH, NODE))
+    assert whole.periods == nodes.periods == [30 + 20 + 303 + 2 + 50 + 2 + 900 + 40 + 1 + 500] * 2
+    assert whole.idle == [1848 - 303 - 50] * 2
+    assert nodes.idle == [1848 - 300 - 50] * 2
+    assert whole.causes_us == pytest.approx({"launch": 0.052, "copy": 0.9, "sync": 0.042, "host": 0.501})
+    assert (whole.steps, whole.syncs) == (3, [1, 1, 1])

@@ -11,7 +11,10 @@ from statistics import fmean, median
 
 from tests.engines.machine import Machine, Ran
 from tests.engines.recorded import GRAPH
+from tests.engines.waited import Waited
 from tracer.model.trace import LIGHT
+
+Span = tuple[int, int]
 
 DECODE, PREFILL, MIXED, SPECULATIVE = "decode", "prefill", "mixed", "speculative"
 TRAINING, DIFFUSION, OTHER = "training", "diffusion", "other"
@@ -31,7 +34,7 @@ class Step:
     phase: str
     engine: str
     start: int
-    compute: dict[int, list[tuple[int, int]]]
+    compute: dict[int, list[Span]]
     syncs: int
 
 
@@ -44,6 +47,7 @@ class Reading:
         periods: ns, from the first compute of a step to that of the next, where the next is one of them, too.
         idle: ns of each period in which its device computes nothing.
         syncs: of the host of each step.
+        causes_us: what the device waits for in a period, the mean; empty where that is not known.
     """
 
     fewest: int
@@ -51,6 +55,7 @@ class Reading:
     periods: list[int]
     idle: list[int]
     syncs: list[int]
+    causes_us: dict[str, float]
 
     @property
     def period_us(self) -> float:
@@ -77,7 +82,8 @@ class Truth:
     steps: list[Step]
     larger: list[Step]
     phase: str
-    busy: dict[int, list[tuple[int, int]]] = field(repr=False)
+    busy: dict[int, list[Span]] = field(repr=False)
+    waited: Waited | None = field(repr=False, compare=False)
 
     @property
     def engines(self) -> list[str]:
@@ -92,7 +98,7 @@ class Truth:
         self, steps: list[Step], phases: Collection[str], engine: str | None = None, part: slice = slice(None)
     ) -> Reading:
         """The steps of some phases, of one engine or of all, or a part of them."""
-        periods, idle, every, warm_ups = [], [], list[Step](), 0
+        periods, idle, every, warm_ups, causes = [], [], list[Step](), 0, Counter[str]()
         for each in [engine] if engine is not None else self.engines:
             mine = [step for step in steps if step.engine == each]
             of_phases = [step for step in mine if step.phase in phases][part]
@@ -107,8 +113,12 @@ class Truth:
                         begin = min(start for start, _ in compute)
                         until = min(start for start, _ in following.compute[at])
                         periods.append(until - begin)
-                        idle.append(until - begin - _covered(self.busy[at], begin, until))
-        return Reading(len(every) - warm_ups, len(every), periods, idle, [step.syncs for step in every])
+                        holes = _holes(self.busy[at], begin, until)
+                        idle.append(sum(end - start for start, end in holes))
+                        if self.waited is not None:
+                            causes.update(sum((self.waited.causes(at, *hole) for hole in holes), Counter()))
+        causes_us = {cause: ns / len(periods) / 1e3 for cause, ns in causes.items()}
+        return Reading(len(every) - warm_ups, len(every), periods, idle, [step.syncs for step in every], causes_us)
 
     def readings(self, part: slice = slice(None), of_any: bool = False) -> list[Reading]:
         """Every way to count the main steps that is right; `of_any` if it is not said what they are."""
@@ -129,11 +139,11 @@ class Truth:
 def truth_of(machine: Machine, level: str) -> Truth:
     """The truth of a machine as a recorder of this level can see it: inside graphs it may see nothing."""
     is_opaque = level in (GRAPH, LIGHT)
-    compute: list[dict[int, list[tuple[int, int]]]] = [{} for _ in machine.steps]
-    busy: dict[int, list[tuple[int, int]]] = {}
+    compute: list[dict[int, list[Span]]] = [{} for _ in machine.steps]
+    every: dict[int, list[Ran]] = {}
     for ran in machine.ran:
         for work in _compute(ran, is_opaque):
-            busy.setdefault(ran.device, []).append((work.start, work.end))
+            every.setdefault(ran.device, []).append(work)
             if ran.step >= 0 and not _communicates(work):
                 compute[ran.step].setdefault(ran.device, []).append((work.start, work.end))
     syncs = Counter(call.step for call in machine.calls if call.what in SYNCS)
@@ -145,12 +155,17 @@ def truth_of(machine: Machine, level: str) -> Truth:
     phase = next(phase for phase in MAIN if phase in present)
     wholes = [begun.whole if begun.whole >= 0 else -1 - number for number, begun in enumerate(machine.steps)]
     larger = [_joined([*of]) for _, of in groupby(steps, lambda step: wholes[step.number])]
-    return Truth(steps, larger, phase, {at: _union(of) for at, of in busy.items()})
+    busy = {at: _union([(ran.start, ran.end) for ran in of]) for at, of in every.items()}
+    hosts, waited = {(call.process, call.thread) for call in machine.calls}, None
+    communicates = any(_communicates(ran) for of in every.values() for ran in of)
+    if len(hosts) == 1 and not machine.waits_unseen and not communicates and level != LIGHT:
+        waited = Waited(machine, {at: sorted(of, key=lambda ran: ran.start) for at, of in every.items()})
+    return Truth(steps, larger, phase, busy, waited)
 
 
 def _joined(parts: list[Step]) -> Step:
     """One step of several."""
-    compute: dict[int, list[tuple[int, int]]] = {}
+    compute: dict[int, list[Span]] = {}
     for part in parts:
         for at, of in part.compute.items():
             compute.setdefault(at, []).extend(of)
@@ -167,9 +182,9 @@ def _communicates(ran: Ran) -> bool:
     return ran.name.startswith("ncclDevKernel")
 
 
-def _union(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+def _union(spans: list[Span]) -> list[Span]:
     """The times in which any of these spans is, in order and apart."""
-    union: list[tuple[int, int]] = []
+    union: list[Span] = []
     for start, end in sorted(spans):
         if union and start <= union[-1][1]:
             union[-1] = union[-1][0], max(union[-1][1], end)
@@ -178,8 +193,13 @@ def _union(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
     return union
 
 
-def _covered(union: list[tuple[int, int]], begin: int, until: int) -> int:
-    """How long one of the spans of a union is in this time."""
+def _holes(union: list[Span], begin: int, until: int) -> list[Span]:
+    """When none of the spans of a union is in this time."""
     first = max(bisect_left(union, (begin, begin)) - 1, 0)
     last = bisect_left(union, (until, until))
-    return sum(max(0, min(end, until) - max(start, begin)) for start, end in union[first:last])
+    holes = []
+    for start, end in union[first:last]:
+        if start > begin:
+            holes.append((begin, start))
+        begin = max(begin, end)
+    return [*holes, (begin, until)] if begin < until else holes

@@ -45,14 +45,17 @@ def chunk(
 
 @kind
 def vllm_full_graph(drawn: Drawn) -> tuple[Trace, Truth]:
-    """A graph per token, then kernels that sample."""
+    """A graph per token, then kernels that sample; a new block of the cache now and then."""
     scene = Scene(drawn, "vllm")
     copies, tail = drawn.whole("input copies", 1, 6), sampling(drawn)
     mark = drawn.one_of("mark", "", "", "gpu_model_runner: forward")
+    block = drawn.one_of("tokens in a block of the cache", 1_000, 16, 8)
     for tokens in scene.requests():
         chunk(scene, copies, tail, mark=mark)
         for at in tokens:
             scene.host.step(DECODE)
+            if not (at + 1) % block:
+                scene.host.copy("HtoD", 4_096)
             send(scene, copies)
             since = scene.host.now
             scene.host.graph(scene.whole_graph(at))
