@@ -109,10 +109,10 @@ def _wrong_of(recording: Recording, truth: Truth) -> _Wrong:
     prompts, most = phases.get(PREFILL, 0), truth.count(PREFILL, *ARGUABLE)
     if prompts > most:
         return _Wrong(f"{prompts} prefill steps, not {truth.count(PREFILL)}", True)
-    regime = steps.regime
-    part = slice(None) if regime is None else slice(regime.first, regime.last)
+    wholes, regime = truth.readings(of_any=not is_told), steps.regime
+    parts = wholes if regime is None else truth.readings(slice(regime.first, regime.last), not is_told)
     wrong = []
-    for whole, shown in zip(*(truth.readings(of, not is_told) for of in (slice(None), part)), strict=True):
+    for whole, shown in zip(wholes, parts, strict=True):
         if not whole.fewest <= said <= whole.steps:
             wrong.append(_Wrong(f"{said} steps, not {whole.steps}", True))
         elif not (figure := _wrong_figure(recording, shown)):

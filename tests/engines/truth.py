@@ -77,6 +77,7 @@ class Truth:
         larger: the same, or larger ones of several that may be counted as one.
         phase: the main one.
         busy: when each device computes, ns.
+        waited: what for it waits; None where that is not known.
     """
 
     steps: list[Step]
@@ -116,7 +117,8 @@ class Truth:
                         holes = _holes(self.busy[at], begin, until)
                         idle.append(sum(end - start for start, end in holes))
                         if self.waited is not None:
-                            causes.update(sum((self.waited.causes(at, *hole) for hole in holes), Counter()))
+                            for hole in holes:
+                                causes.update(self.waited.causes(at, *hole))
         causes_us = {cause: ns / len(periods) / 1e3 for cause, ns in causes.items()}
         return Reading(len(every) - warm_ups, len(every), periods, idle, [step.syncs for step in every], causes_us)
 
