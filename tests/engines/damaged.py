@@ -67,10 +67,19 @@ def late_end(drawn: Drawn) -> tuple[Trace, Truth]:
 
 @kind
 def device_clock_apart(drawn: Drawn) -> tuple[Trace, Truth]:
-    """The device's clock differs from the host's, all the time or from some time on."""
+    """The device's clock differs from the host's."""
+    return _apart(drawn, 0)
+
+
+@kind
+def device_clock_jumps(drawn: Drawn) -> tuple[Trace, Truth]:
+    """It does so from some time on."""
+    return _apart(drawn, drawn.whole("from so many percent of the records on", 5, 95) / 100)
+
+
+def _apart(drawn: Drawn, since: float) -> tuple[Trace, Truth]:
     scene = served(drawn, PROFILERS)
     apart = drawn.ns("apart by", 5_000, 5_000_000) * drawn.one_of("ahead or behind", 1, -1)
-    since = drawn.one_of("from so many percent of the records on", 0, 0, 30, 70) / 100
 
     def moved(name: str, frame: pd.DataFrame) -> pd.DataFrame:
         if name not in DEVICE_TABLES or not len(frame):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 KNOWN_WRONG: dict[str, tuple[int, str]] = {
+    "device_clock_jumps": (2, "a device clock that jumps forward adds idle time to one step, without a word"),
     "dropped_records": (5, "a token whose launch was not recorded is left out without a word"),
     "ktransformers_graphs": (0, "each layer ends with a copy that the host computes on: taken for an iteration"),
     "llama_graph_per_split": (331, "a short prompt and the token behind it are taken for one step"),
