@@ -13,7 +13,7 @@ import executor
 import intertoken
 import tracer
 
-FIRST = ("errors", "compiled", "text", "extensions", "progress")
+FIRST = ("errors", "compiled", "text", "notes", "extensions", "progress")
 LAST = ("command_options", "record_python", "commands", "pytest_recording", "pytest_plugin", "cli")
 ORDER = {
     dashboard: (

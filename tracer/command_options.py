@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
@@ -17,8 +17,9 @@ import click
 from tracer.analysis.bounds import RATES
 from tracer.analysis.bounds import Bounds as Bounds
 from tracer.engines.engine import PHASES
-from tracer.errors import naming, printable
+from tracer.errors import naming
 from tracer.files.output import check_output, write_output
+from tracer.notes import AT_ONCE, brief, by_weight, whole
 from tracer.reporting import console as report
 from tracer.text import without_formulas
 
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+_VERBOSE: Final = "intertoken.verbose"
+"""In the context of a command that was given -v."""
 
 
 def parse_slice(ctx: click.Context, parameter: click.Parameter, value: str | None) -> tuple[int | None, int | None]:
@@ -50,6 +54,7 @@ def trace_options(command: Command) -> Command:
     @click.argument("path", metavar="TRACE", type=click.Path(path_type=Path))
     @click.option("--range", "within", metavar="TEXT", help="Only inside NVTX ranges with this text (or regex).")
     @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+    @verbose_option
     @step_options
     @wraps(command)
     def named(path: Path, **options: Any) -> None:
@@ -134,19 +139,46 @@ def read(path: Path, *, python_functions: bool = False) -> Trace:
         return stored.read(path, python_functions=python_functions)
 
 
-def say(notes: list[str]) -> None:
-    """Print notes on stderr."""
-    for note in notes:
-        click.echo(f"note: {printable(note)}", err=True)
+def _whole_notes(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
+    if value:
+        ctx.meta[_VERBOSE] = True
+
+
+verbose_option = click.option(
+    "-v", "--verbose", is_flag=True, expose_value=False, callback=_whole_notes, help="Show all notes, and all of each."
+)
+"""-v, on which `say` and `emit` print everything that the notes tell."""
+
+
+def _is_verbose() -> bool:
+    context = click.get_current_context(silent=True)
+    return context is not None and _VERBOSE in context.meta
+
+
+def in_words(notes: Iterable[str]) -> list[str]:
+    """Notes as they are printed, each once: those first that change a figure; a sentence each, or with -v all of it."""
+    told = whole if _is_verbose() else lambda note: f"{brief(note)}."
+    return list(dict.fromkeys(told(note) for note in by_weight(notes)))
+
+
+def say(notes: Iterable[str], how: str = "-v") -> None:
+    """Print the first notes on stderr, and how many more there are and `how` to see them; with -v all."""
+    texts = in_words(notes)
+    most = len(texts) if _is_verbose() else AT_ONCE
+    for text in texts[:most]:
+        click.echo(f"note: {text}", err=True)
+    if more := len(texts[most:]):
+        click.echo(f"note: {more} more {'note' if more == 1 else 'notes'}: {how}", err=True)
 
 
 def emit(as_json: bool, facts: dict[str, Any], show: Callable[[dict[str, Any]], None], notes: list[str]) -> None:
-    """Print the notes (doubts, partial results) on stderr, then the facts as JSON or through `show`."""
-    say(notes)
+    """Print the facts as JSON, with the notes (doubts, partial results), or through `show`; then notes on stderr."""
     if as_json:
-        click.echo(json.dumps(facts | ({"notes": notes} if notes else {})).replace("\x7f", "\\u007f"))
+        told = {"notes": in_words(notes)} if notes else {}
+        click.echo(json.dumps(facts | told).replace("\x7f", "\\u007f"))
     else:
         show(facts)
+    say(notes)
 
 
 Save = Callable[["pd.DataFrame"], None]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from tracer.analysis.compare import Comparison
 from tracer.analysis.recording import Recording
+from tracer.notes import brief, by_weight
 from tracer.reporting.compare import Cell, matrix
 from tracer.reporting.compare_words import sentence
 from tracer.reporting.headline import headline
@@ -27,7 +28,7 @@ def trace_html(trace: Trace) -> str:
     """A recording as HTML: a sentence about its content, its class, idle time, gap and rate, and the notes."""
     of = Recording(trace, plain(trace.name or str(trace.metadata.get("source") or "recording"), _LONGEST)).summary
     lines = [[escape(label), escape(text)] for label, text in headline(of).items()]
-    known = [text for text in (of.warning, of.left_out, of.problem, *trace.notes) if text]
+    known = [text for text in (of.warning, of.left_out, of.problem, *map(brief, by_weight(trace.notes))) if text]
     return "".join([_paragraph(sentence_of_one(of, of.name)), _table([], lines), *map(_caution, known)])
 
 

@@ -33,6 +33,7 @@ from tracer.errors import EmptyTraceError, IntertokenError, printable
 from tracer.model.calls import SYNC
 from tracer.model.columns import of_thread
 from tracer.model.trace import Trace
+from tracer.notes import brief
 from tracer.reporting.compare import compare_table
 from tracer.whatif.advice import Advised, advise
 from tracer.whatif.base import CORRECTED, TRACED, Base
@@ -207,7 +208,7 @@ def sites_of(store: RunStore, run: Run) -> Future[Sites]:
             sampled = sampled_functions(trace, steps, run.gaps.idle)
             gaps = run.gaps if trace is without else gap_report(trace, steps)  # functions show who holds the GIL
             threads = [asdict(thread) for thread in gaps.idle.threads]
-            notes += without_site(by_idle.unknown)
+            notes += map(brief, without_site(by_idle.unknown))
         if run.syncs is not None:
             calls = by_site(run.syncs.rows, call_sites(trace, run.syncs.rows), run.syncs.steps).frame()
         hosts = [*host_steps(trace, steps), *([sampled.host_step()] if sampled else [])]

@@ -34,6 +34,7 @@ from tracer.analysis.interval import Interval
 from tracer.analysis.path.paths import Causality
 from tracer.errors import TraceError
 from tracer.model.trace import LIGHT
+from tracer.notes import brief, by_weight
 from tracer.reporting.advice import cells, details, eager_cells, facts_of, rest, unused_of
 from tracer.reporting.compare_words import sentence
 from tracer.text import percent, with_sign
@@ -122,8 +123,8 @@ def _rates(runs: Sequence[Run]) -> list[str]:
 
 def _of_one(run: Run) -> list[str]:
     """Notes on a run without a comparison."""
-    notes = run.trace.notes if run.trace is not None else []
-    texts = [run.summary.warning, run.summary.left_out, run.summary.problem, run.node_kernels_note, *notes]
+    notes = [brief(note) for note in by_weight(run.trace.notes)] if run.trace is not None else []
+    texts = [run.summary.warning, run.summary.left_out, run.summary.problem, brief(run.node_kernels_note), *notes]
     return [f"{plain(run.name, LONGEST_NAME)}: {text}." for text in texts if text]
 
 

@@ -23,6 +23,7 @@ from tests.recordings import KINDS, SAMPLES, SIX
 from tracer import command_options
 from tracer.cli import main
 from tracer.files.bounded import tomllib
+from tracer.notes import AT_ONCE
 
 ROOT: Final = SAMPLES.parent
 ASKED: Final = tomllib.loads(Path(__file__).with_name("asked.toml").read_text(encoding="utf-8"))
@@ -31,7 +32,7 @@ BY_FLAG: Final = ("events",)
 """Commands that find other facts for `--json`."""
 
 SAME: Final = "the notes"
-"""In place of a stderr that holds the notes of the JSON, each in a line."""
+"""In place of a stderr that holds the first notes of the JSON, each in a line, and the number of the others."""
 
 
 def recordings() -> list[str]:
@@ -87,8 +88,11 @@ def _answer(command: str, printed: list[str]) -> dict[str, Any]:
     if not printed and said.exit_code < 2:
         printed.append(runner.invoke(main, [*words, "--json"]).stdout)
     facts = json.loads(printed[0]) if printed and "--markdown" not in words else {}
-    notes = "".join(f"note: {note}\n" for note in facts.get("notes", []))
-    parts = {"json": facts, "text": said.stdout, "stderr": SAME if notes and said.stderr == notes else said.stderr}
+    notes = facts.get("notes", [])
+    first = [f"note: {note}\n" for note in notes[:AT_ONCE]]
+    more = f"note: {len(notes) - AT_ONCE} more note{'s' * (len(notes) > AT_ONCE + 1)}: -v\n" * (len(notes) > AT_ONCE)
+    is_same = bool(notes) and said.stderr == "".join(first) + more
+    parts = {"json": facts, "text": said.stdout, "stderr": SAME if is_same else said.stderr}
     return {"exit": said.exit_code} | {key: part for key, part in parts.items() if part}
 
 

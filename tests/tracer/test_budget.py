@@ -110,7 +110,7 @@ def test_calls_of_a_call_site_are_held_to_the_most_of_any_step():
     surplus = found["site engine.py fetch: syncs"].surplus
     assert (surplus.step, surplus.nvtx[-1]) == (1, "engine.py(20): fetch")
     assert "site other: the steps make no call there" in trace.notes
-    with pytest.raises(EmptyTraceError, match=r"^site fetch: 100% have no call site: .*with_stack=True"):
+    with pytest.raises(EmptyTraceError, match=r"^site fetch: 100% have no call site; .*with_stack=True"):
         check_lines(decode_loop("sg", TOKENS).trace, budget("[site.fetch]\nsyncs = 0"))
 
 

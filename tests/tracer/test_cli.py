@@ -125,7 +125,7 @@ def test_convert_and_scrub_tell_what_is_left_out(tmp_path):
     (folder / "graph.json").write_text("{}")
     (folder / "node").mkdir()
     told = run("convert", folder, tmp_path / "a.sqlite").stderr
-    assert told == "note: not converted: graph.json, node (next to the recording)\n"
+    assert told == "note: not converted: graph.json, node (next to the recording).\n"
     with tarfile.open(DATA / "nsys-2025.3-arrowdir.tar.gz") as archive:
         archive.extractall(tmp_path, filter="data")
     (tmp_path / "rep_arwdir" / "other.txt").write_text("")

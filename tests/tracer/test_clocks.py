@@ -262,8 +262,8 @@ def test_a_rank_whose_work_was_not_recorded_is_named_and_not_counted() -> None:
         ("nsys 2025.3", "cudaGraphLaunch_v10000", "; nsys --cuda-graph-trace=node records it"),
         ("cupti 12.9", "cudaGraphLaunch_v10000", "; --passes node records it"),
         ("PyTorch profiler", "cudaGraphLaunch", "; start torch.profiler before the graphs are captured"),
-        ("PyTorch profiler", "hipGraphLaunch", "; ROCm before 7.2.2 loses the kernels of graphs: update it, and "
-         "the copy of it in PyTorch's wheel, torch/lib"),
+        ("PyTorch profiler", "hipGraphLaunch", "; ROCm before 7.2.2 loses graphs' kernels: update it, and its copy in "
+         "torch/lib"),
         ("nsys 2025.3", "cudaLaunchKernel_v7000", ""), ("something else", "cudaGraphLaunch_v10000", ""),
     ],
 )  # fmt: skip
@@ -390,7 +390,7 @@ def test_no_gap_is_across_an_exec() -> None:
 @pytest.mark.parametrize(
     ("every", "ms", "caution"),
     [
-        (8, 20, "for up to 20.4 ms, longer than two usual steps, 7 times, 60% of the time: the host waited"),
+        (8, 20, "for up to 20.4 ms, 7 times, 60% of the time: the host waited"),
         (50, 20, ", once, 18% of the time: "),
         (8, 0, None), (8, 1, None), (1, 20, None),  # host code of every step
         (50, 3, None),  # too little to change a mean

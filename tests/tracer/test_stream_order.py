@@ -70,7 +70,7 @@ def test_a_long_kernel_is_cut_and_its_step_left_out(graphs: bool, by: int) -> No
     trace = changed(loop(graphs), [2 * KERNELS + 1], by=by)
     found = analyse(trace)
     name = "k" if graphs else "k1"
-    assert found.notes[0].startswith(
+    assert found.trace.notes[0].startswith(
         f"1 of the device's {STEPS * KERNELS} records contradicts the order of its stream or has no time ({name}): "
         "1 cut where the next work begins; record again"
     )
@@ -87,10 +87,10 @@ def test_a_long_kernel_is_cut_and_its_step_left_out(graphs: bool, by: int) -> No
 def test_kernels_without_times_are_left_out_with_their_steps(stamp: dict[str, int]) -> None:
     rows = [5, 9, 30]
     found = analyse(changed(loop(), rows, **stamp))
-    assert found.notes[0].startswith(
+    assert found.trace.notes[0].startswith(
         f"3 of the device's {STEPS * KERNELS} records contradict the order of their stream"
     )
-    assert "(k1, k2): 3 left out; record again" in found.notes[0]
+    assert "(k1, k2): 3 left out; record again" in found.trace.notes[0]
     assert found.steps.doubts == (
         f"records of the device contradict the order of their stream; left out: 3 of {STEPS} steps",
     )
@@ -101,7 +101,7 @@ def test_kernels_without_times_are_left_out_with_their_steps(stamp: dict[str, in
 def test_a_kernel_that_was_over_before_earlier_work_began_is_left_out() -> None:
     early = FIRST - 30_000
     found = analyse(changed(loop(), [9 * KERNELS + 2], start=early, end=early + WORK // 10))
-    assert "(k2): 1 left out" in found.notes[0]
+    assert "(k2): 1 left out" in found.trace.notes[0]
     assert found.steps.doubts[0].endswith(f"left out: 1 of {STEPS} steps")
     assert set(found.idle.periods.idle.tolist()) == {PERIOD - KERNELS * WORK}
 
@@ -114,7 +114,7 @@ def test_a_burst_of_kernels_behind_later_work_is_left_out() -> None:
             "start": behind + number * 2000, "end": behind + number * 2000 + 1500,
         }  # fmt: skip
     found = analyse(script.trace)
-    assert "(k1, k2 and others): 3 left out" in found.notes[0]
+    assert "(k1, k2 and others): 3 left out" in found.trace.notes[0]
     assert found.steps.doubts[0].endswith(f"left out: 1 of {STEPS} steps")
 
 
@@ -140,7 +140,7 @@ def test_a_burst_behind_the_wait_for_it_is_left_out(steps: int, left_out: int) -
 def test_kernels_stamped_together_are_left_out() -> None:
     begin = FIRST + 6 * PERIOD
     found = analyse(changed(loop(), [*range(6 * KERNELS, 7 * KERNELS)], start=begin, end=begin + 5000))
-    assert f"{KERNELS} left out" in found.notes[0]
+    assert f"{KERNELS} left out" in found.trace.notes[0]
     assert found.steps.doubts[0].endswith(f"left out: 1 of {STEPS} steps")
 
 

@@ -24,6 +24,7 @@ from tracer.analysis.syncs import SyncReport
 from tracer.errors import EmptyTraceError, TraceError, UsageError, printable
 from tracer.model.columns import Names, among
 from tracer.model.trace import Trace
+from tracer.notes import sentence
 
 if TYPE_CHECKING:
     from tracer.analysis.compare import Comparison
@@ -241,7 +242,7 @@ def _at_site(trace: Trace, report: SyncReport, words: str) -> SyncReport:
     without = sources.count("") / len(sources) if sources else math.nan
     chosen = {text for text in texts if all(word in text for word in words.split())}
     if not chosen and not {PYTHON, NATIVE} & {*sources}:
-        where = without_site(1.0)[0] if without == 1 else "no range has this name, and there are no functions"
+        where = sentence(without_site(1.0)[0]) if without == 1 else "no range has this name, and there are no functions"
         raise EmptyTraceError(f"site {printable(words)}: {where}")
     notes = [] if chosen else [f"site {words}: the steps make no call there"]
     trace.notes += [note for note in (*notes, *without_site(without)) if note not in trace.notes]

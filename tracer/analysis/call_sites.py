@@ -187,8 +187,8 @@ def without_site(share: float) -> list[str]:
     if not share:
         return []
     return [
-        f"{share:.0%} have no call site: the recording has neither a call chain (record --call-sites, nsys "
-        "--cudabacktrace=all), a Python function (torch.profiler with with_stack=True) nor a range around them"
+        f"{share:.0%} have no call site; record with --call-sites, nsys --cudabacktrace=all or torch.profiler's "
+        "with_stack=True\nthe recording has neither a call chain, a Python function nor a range around them"
     ]
 
 

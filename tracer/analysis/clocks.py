@@ -36,6 +36,7 @@ from tracer.model.intervals import Ints, uncovered
 from tracer.model.schema import DEVICE_TABLES, MISSING
 from tracer.model.tables import Activities
 from tracer.model.trace import LIGHT, Trace, pauses
+from tracer.notes import sentence
 
 TOLERANCE_NS: Final = 1000
 """Older versions of Kineto write whole microseconds, which rounds both of the compared times."""
@@ -101,7 +102,7 @@ def without_doubtful(trace: Trace, steps: Steps, calls: Calls | None = None, *, 
     spoilt = np.unique(np.concatenate([doubt.steps for doubt in all_doubts])).astype(np.int64)
     lines = [doubt.line(len(steps)) for doubt in all_doubts]
     if len(spoilt) == len(steps):
-        raise EmptyTraceError(f"no step is usable: {'; '.join(lines)}")
+        raise EmptyTraceError(f"no step is usable: {'; '.join(map(sentence, lines))}")
     losses = [doubt.why for doubt in all_doubts if doubt.lossy]
     if losses and not is_told and _may_be_others(trace, steps, calls):
         raise EmptyTraceError(
@@ -584,7 +585,7 @@ def quiet_in_words(steps: Steps, spans: list[Span]) -> str | None:
         return None
     times = "once" if len(spans) == 1 else f"{len(spans)} times"
     return (
-        f"no call and nothing on the device for up to {max(lasted) / 1e6:,.1f} ms, longer than two usual steps, "
-        f"{times}, {share:.0%} of the time: the host waited, as for a request, or its own code took so long, which is "
-        "not recorded; rates, and means of idle times and gaps, contain it"
+        f"no call and nothing on the device for up to {max(lasted) / 1e6:,.1f} ms, {times}, {share:.0%} of the time: "
+        "the host waited, or its own code took so long; means and rates contain it\n"
+        "each is longer than two usual steps; a host waits so for a request, and its own code is not recorded"
     )

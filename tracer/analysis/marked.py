@@ -57,6 +57,8 @@ from tracer.model.intervals import Bools, Ints, within_any
 from tracer.model.schema import DEVICE_DOMAINS, HOST_COMPUTE, MISSING, PROFILER_DOMAINS
 from tracer.model.tables import Nvtx
 from tracer.model.trace import Trace
+from tracer.notes import NAME
+from tracer.text import plain
 
 _TELLING: Final = (EMPTY, "", *PHASES[::-1])
 """The phase of a step with nested marks is the one that comes last in this list."""
@@ -124,7 +126,7 @@ def steps_of_marks(
         if len(steps):
             shown = ~marks.label if not marks.label.all() else marks.label
             texts = [str(text) for text in dict.fromkeys(nvtx.text[marks.row[shown]])]
-            named_by = ", ".join(texts[:2]) + (", ..." if len(texts) > 2 else "")
+            named_by = ", ".join(plain(text, NAME) for text in texts[:2]) + (", ..." if len(texts) > 2 else "")
             return as_steps(_grouped(steps, trace), "nvtx", f"NVTX ranges {named_by}", engine.sure_of(texts))
     return None
 

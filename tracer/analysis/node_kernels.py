@@ -105,8 +105,8 @@ class PlacedKernels:
         copies = f", and {self.copies} copies have the durations of the node pass" if self.copies else ""
         return (
             f"the kernels inside CUDA graphs are those of the node pass, in {self.placed} of {self.graphs} graphs of "
-            f"the light pass, placed in proportion between start and end of each (times {self.factor:.3f}){copies}; "
-            "gap, idle time and rates are those of the light pass alone"
+            f"the light pass\nthey are placed in proportion between start and end of each (times {self.factor:.3f})"
+            f"{copies}; gap, idle time and rates are those of the light pass alone"
         )
 
 

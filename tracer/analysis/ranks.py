@@ -26,7 +26,8 @@ from tracer.model.intervals import Floats, Ints, covered, total
 from tracer.model.schema import MISSING
 from tracer.model.tables import Activities
 from tracer.model.trace import Trace
-from tracer.text import json_rows
+from tracer.notes import NAME, fitting
+from tracer.text import json_rows, plain
 
 _RANK: Final = ("process", "thread", "device")
 _LEAST_SHARE: Final = 0.6
@@ -170,7 +171,8 @@ class RankReport:
             if len(rows) > 1:
                 *others, final = map(_host, self.table[rows].records())
                 named = f"{', '.join(others)} and {final}"
-                notes.append(f"{named} share device {device}; each has its own figures, see streams")
+                own = f"share device {device}; each has its own figures, see streams"
+                notes.append(fitting(f"{named} {own}", f"{len(rows)} hosts {own}"))
         if self.hidden:
             notes.append("CUDA graphs were traced whole: collectives in them, with their waits for other ranks, count "
                          "as compute")  # fmt: skip
@@ -178,16 +180,11 @@ class RankReport:
             notes.append(f"the other ranks wait for the one on device {last['device']} ({_host(last)}): "
                          f"{self.waiting.share:.0%} of their waiting time in collectives is due to it")  # fmt: skip
         if self.waiting is not None and self.waiting.left_out:
-            names = ", ".join(self.waiting.left_out[:3])
-            notes.append(
-                f"some ranks entered {names} more often than others, so the waits between ranks in it are unknown"
-            )
+            often = "more often than others: the waits between ranks in it are unknown"
+            notes.append(f"some ranks entered {_named(self.waiting.left_out)} {often}")
         if self.apart:
-            names = ", ".join(self.apart[:3])
-            notes.append(
-                f"{names} does not run at the same time on all ranks, but in groups or pairs of them, so the waits "
-                "between ranks in it are unknown"
-            )
+            together = "does not run on all ranks at the same time: the waits between ranks in it are unknown"
+            notes.append(f"{_named(self.apart)} {together}\nit runs in groups or pairs of them")
         return notes
 
 
@@ -276,6 +273,12 @@ def _apart(ranks: Sequence[Activities]) -> tuple[str, ...]:
             if np.mean(entered.max(axis=0) < left.min(axis=0)) < LEAST_MET:
                 apart.append(name)
     return tuple(apart)
+
+
+def _named(collectives: Sequence[str]) -> str:
+    """The first of some collectives, and how many more there are."""
+    more = len(collectives) - 1
+    return plain(collectives[0], NAME) + (f" (and {more} more)" if more else "")
 
 
 def _host(row: Mapping[str, int]) -> str:

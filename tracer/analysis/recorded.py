@@ -26,6 +26,7 @@ from tracer.model.intervals import Bools, Floats, Ints, covered
 from tracer.model.run_json import conditions
 from tracer.model.schema import MISSING
 from tracer.model.trace import Trace, names_of
+from tracer.notes import brief, by_weight
 
 if TYPE_CHECKING:
     from tracer.analysis.recording import Recording
@@ -156,7 +157,7 @@ class Measured:
         copied: the bytes of the copies of a step, in the most common combination, to the device and to the host; empty
             where a size is unknown.
         strategy, signature: as in `SyncReport`; None if the trace has no API calls; no strategy if nothing decodes.
-        notes: caveats about the trace and its steps.
+        notes: caveats about the trace and its steps, a sentence each.
     """
 
     name: str
@@ -278,7 +279,7 @@ def measure(recording: Recording) -> Measured:
         kernels=_kernels(trace, steps),
         strategy=strategy,
         signature=signature,
-        notes=tuple(dict.fromkeys([*trace.notes, *steps.notes, *unused])),
+        notes=tuple(dict.fromkeys(brief(note) for note in by_weight([*recording.notes, *unused]))),
         copied=(_copied(trace, steps, "HtoD"), _copied(trace, steps, "DtoH")),
     )
 

@@ -22,6 +22,7 @@ from tracer.analysis.tokens import ALL_STEPS, Bounds, Steps, choose_steps
 from tracer.errors import TraceError
 from tracer.extensions import ANALYSES, extensions
 from tracer.model.trace import Trace
+from tracer.notes import by_weight
 
 if TYPE_CHECKING:
     from tracer.analysis.recorded import Measured
@@ -161,8 +162,8 @@ class Recording:
 
     @cached_property
     def notes(self) -> list[str]:
-        """Notes on the recording and its steps."""
-        return [*self.trace.notes, *self.steps.notes]
+        """Notes on the steps and the recording (`tracer.notes`): those first that change a figure."""
+        return by_weight([*self.steps.notes, *self.trace.notes])
 
     def __getitem__(self, name: str) -> Any:
         """The result of the analysis that another distribution adds under this name.

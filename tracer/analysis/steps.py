@@ -16,6 +16,7 @@ from tracer.errors import EmptyTraceError, TraceError
 from tracer.model.columns import NEVER, Columns, Names, grouped, joined, last_before, numbers, runs, several, within
 from tracer.model.intervals import Bools, Ints
 from tracer.model.schema import MISSING
+from tracer.notes import LONGEST, clauses, fitting
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,6 +27,8 @@ DoubtfulSpan = tuple[int, int, int | None]
 
 UNSURE: Final = 0.9
 """Below this confidence, the uncertainty about the steps is reported first."""
+_SAY: Final = "give --pattern or --range"
+_HOW: Final = "--pattern tells what begins a step, --range where to look; or put an NVTX range around each step"
 SAME_RATE: Final = 1.1
 """Hosts whose rates, or tokens per step, differ by more than this are not ranks of one engine that step together."""
 _REGIME: Final = 8
@@ -222,6 +225,11 @@ class Steps:
         )
         return f"{each}; {remedy(self.owners)}"
 
+    @property
+    def several_in_short(self) -> str:
+        """The same as a note."""
+        return fitting(self.several, f"the steps are of several engines; {remedy(self.owners)}")
+
     def of_one_engine(self) -> Steps:
         """The steps themselves.
 
@@ -245,21 +253,26 @@ class Steps:
         """The caveats for any figure over these steps, beginning with any doubt about the steps."""
         notes = []
         if self.confidence < UNSURE:
-            notes.append(
-                f"the steps are uncertain (confidence {self.confidence:.2f}): {self.detail}; "
-                "give --pattern (what begins a step) or --range (where to look), or put an NVTX range around each step"
-            )
+            doubt = f"the steps are uncertain (confidence {self.confidence:.2f})"
+            why = clauses(self.detail, LONGEST - len(f"{doubt}: ; {_SAY}.") - 1)
+            told = [f"{doubt}: {why}; {_SAY}" if why else f"{doubt}; {_SAY}", self.detail, _HOW]
+            notes.append("\n".join(line for line in told if line != why))
         notes += self.doubts
         if self.owners:
-            notes.append(self.several)
+            notes.append(self.several_in_short)
         if self.regime is not None:
             others = "; ".join(f"--steps {r.first}:{r.last} ({r.label})" for r in self.regimes if r != self.regime)
             here = self.regime
-            notes.append(f"figures are for steps {here.first}:{here.last} ({here.label}); the others: {others}")
+            figures = f"figures are for steps {here.first}:{here.last} ({here.label})"
+            notes.append(fitting(f"{figures}; the others: {others}", f"{figures}; the others: --steps A:B"))
         shown = set(self.rows.phase)
         left = {phase: count for phase, count in self.phases.items() if phase not in shown}
         if left:
-            notes.append(f"left out: {self._in_words(left)}; include with --phase {next(iter(left))} or --phase all")
+            how = f"include with --phase {next(iter(left))} or --phase all"
+            count = sum(left.values())
+            notes.append(
+                fitting(f"left out: {self._in_words(left)}; {how}", f"left out: {count} steps of other phases; {how}")
+            )
         return notes
 
     def without(self, spoilt: Ints, spans: list[DoubtfulSpan], why: list[str]) -> Steps:

@@ -19,6 +19,7 @@ from tracer.errors import TraceError
 from tracer.model import run_json
 from tracer.model.run_json import conditions
 from tracer.model.trace import Trace
+from tracer.notes import brief, by_weight
 
 if TYPE_CHECKING:
     from tracer.analysis.recording import Recording
@@ -63,7 +64,7 @@ class Summary:
         warning: the caveat for its times.
         left_out: `GapReport.left_out`.
         conditions: from `tracer.model.run_json.conditions`.
-        notes: the recording's own.
+        notes: the recording's own, a sentence each.
         problem: why figures are missing.
     """
 
@@ -184,7 +185,7 @@ def _described(trace: Trace, within: str | None) -> dict[str, Any]:
         "tokens_per_s": run_json.tokens_per_s(trace, within),
         "tokens_per_s_spread": None if within else run_json.tokens_per_s_spread(trace),
         "conditions": conditions(trace, within),
-        "notes": tuple(trace.notes),
+        "notes": tuple(f"{brief(note)}." for note in by_weight(trace.notes)),
     }
 
 

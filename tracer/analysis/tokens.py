@@ -52,6 +52,7 @@ from tracer.model.schema import (
     unread_note,
 )
 from tracer.model.trace import LIGHT, UNSTAMPED, Trace
+from tracer.notes import sentence
 
 _OTHER_PROCESS: Final = (
     "what it recorded launched no work on a device; needed is the recording of the process that did (vLLM: EngineCore "
@@ -118,7 +119,7 @@ def _why_nothing_ran(trace: Trace) -> str:
         rate = run_json.tokens_per_s(trace)
         return "; the host computed all of it" + (f", {rate:,.1f} tokens/s" if rate is not None else "")
     if source.startswith(LIGHT):
-        unstamped = next((note for note in trace.notes if UNSTAMPED in note), None)
+        unstamped = next((sentence(note) for note in trace.notes if UNSTAMPED in note), None)
         return f"; {was_traced('CUDA', trace)}" if unstamped is None else f": {unstamped}; --passes graph times them"
     if calls and not launched and not domains & OTHER_DOMAINS:
         return f", and none of its {calls:,} recorded calls launches any: {_OTHER_PROCESS}"

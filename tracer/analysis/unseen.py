@@ -20,9 +20,7 @@ _OF_GRAPHS: Final = {
 }
 """Prefix of a trace's source -> how to record the work of CUDA graphs."""
 
-_OF_HIP_GRAPHS: Final = (
-    "ROCm before 7.2.2 loses the kernels of graphs: update it, and the copy of it in PyTorch's wheel, torch/lib"
-)
+_OF_HIP_GRAPHS: Final = "ROCm before 7.2.2 loses graphs' kernels: update it, and its copy in torch/lib"
 
 
 def unseen(trace: Trace, calls: Calls) -> dict[int, int]:

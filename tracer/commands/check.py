@@ -10,6 +10,7 @@ import click
 from tracer.command_options import Bounds, emit, load, trace_options, untraced_option
 from tracer.errors import FormatError, TraceError, UsageError, printable
 from tracer.files.output import check_output, write_output
+from tracer.notes import brief
 from tracer.reporting import console as report
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ def _findings(
     if budget.base is not None:
         against, cautions = _compared(budget.base, budget_path, path, trace, within, bounds, rate)
         findings += against
-        notes += [text for text in cautions if text not in {f"{path}: {note}" for note in notes}]
+        notes += [text for text in cautions if text not in {f"{path}: {brief(note)}" for note in notes}]
     return findings, notes
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from tracer.command_options import emit
+from tracer.command_options import emit, verbose_option
 from tracer.files.output import OR_FORCE
 from tracer.reporting import console as report
 
@@ -26,6 +26,7 @@ class _NamingTheFormats(click.Command):
 @click.command(cls=_NamingTheFormats)
 @click.argument("source", metavar="IN", type=click.Path(path_type=Path))
 @click.argument("target", metavar="OUT", type=click.Path(path_type=Path))
+@verbose_option
 @click.option("--force", is_flag=True, help="Replace OUT once the new recording is complete.")
 @click.option(
     "--python-functions", is_flag=True, help="Keep the Python functions of a PyTorch trace (with_stack=True)."

@@ -18,7 +18,6 @@ import click
 
 from tracer.errors import EmptyTraceError, RecordError, TraceError, UsageError
 from tracer.files.output import OR_FORCE, clear_away, hidden_folder
-from tracer.text import spelled
 
 if TYPE_CHECKING:
     from tracer.model.trace import Trace
@@ -264,8 +263,9 @@ def _through_nsys(command: Sequence[str], graph_trace: str, target: Path, force:
 
 
 def _print_summary(target: Path, events: int, notes: Sequence[str]) -> None:
-    for note in notes:
-        click.echo(f"note: {spelled(note)}", err=True)
+    from tracer.command_options import say
+
+    say(notes, f"intertoken info {target} -v")
     click.echo(f"{target}: {events} events", err=True)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from tracer.command_options import emit
+from tracer.command_options import emit, verbose_option
 from tracer.errors import UsageError
 from tracer.files.output import OR_FORCE, appearing
 from tracer.reporting import console as report
@@ -38,6 +38,7 @@ class Parts:
 )
 @click.option("--key", metavar="TEXT", help="Key of the hashes: recordings with the same key can be compared by name.")
 @click.option("--force", is_flag=True, help="Replace OUT once the new recording is complete.")
+@verbose_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def scrub(source: Path, target: Path, keep: tuple[str, ...], key: str | None, force: bool, as_json: bool) -> None:
     """Write a recording in which only known texts can be read, and list what was kept, hashed and removed.

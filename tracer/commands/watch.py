@@ -96,7 +96,7 @@ def watch(
         check_writable(target)
         trace = snapshot(chosen, seconds)
         write(trace, target)
-        say(trace.notes)
+        say(trace.notes, f"intertoken info {target} -v")
         click.echo(f"{target}: {len(trace)} events")
         return
     if port is not None:

@@ -21,6 +21,7 @@ from tracer.extensions import FORMATS, extensions
 from tracer.files.others import known_first, known_last
 from tracer.files.output import appearing, check_place, is_leftover
 from tracer.model.trace import Trace
+from tracer.notes import fitting
 
 Writer = Callable[[Trace, Path], Sequence[str] | None]
 Counters = Callable[[Trace], pd.DataFrame]
@@ -133,10 +134,8 @@ def _of_unknown_calls(trace: Trace) -> list[str]:
         return []
     names = ", ".join(f"{name} ({count})" for name, count in unknown.most_common(_MOST_NAMES))
     more = f" and {len(unknown) - _MOST_NAMES} other names" if len(unknown) > _MOST_NAMES else ""
-    return [
-        f"{unknown.total()} calls seem to launch, copy or synchronise, but are unknown and not counted as such: "
-        f"{names}{more}"
-    ]
+    calls = f"{unknown.total()} calls seem to launch, copy or synchronise, but are unknown and not counted as such"
+    return [fitting(f"{calls}: {names}{more}", calls)]
 
 
 def functions_of(source: Path) -> dict[str, bool]:

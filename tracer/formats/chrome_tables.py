@@ -52,6 +52,7 @@ from tracer.model.schema import (
     SYNC_TYPES,
 )
 from tracer.model.trace import Given
+from tracer.notes import fitting
 
 Event = Mapping[str, Any]
 Span = tuple[int, int]
@@ -467,7 +468,8 @@ class Pids:
             return []
         shown = [self._describe(place) for place in range(min(len(self.ranks), _MOST_SHOWN))]
         more = ", ..." if len(self.ranks) > _MOST_SHOWN else ""
-        return [f"the file holds {len(self.ranks)} ranks: {', '.join(shown)}{more}"]
+        ranks = f"the file holds {len(self.ranks)} ranks"
+        return [fitting(f"{ranks}: {', '.join(shown)}{more}", ranks)]
 
     def _describe(self, place: int) -> str:
         processes = sorted(self._process[pid] for pid in self._process if self._rank[pid] == place)

@@ -49,6 +49,7 @@ from tracer.model.fits import Fits
 from tracer.model.intervals import Ints
 from tracer.model.schema import MEMCPY_KINDS, MISSING
 from tracer.model.trace import CONDITIONAL, LIGHT, UNSTAMPED, Trace, add_pauses
+from tracer.notes import fitting
 from tracer.recorders import foreground, native
 from tracer.recorders.cupti_library import INJECTION as NVTX
 from tracer.recorders.cupti_library import is_cupti
@@ -331,7 +332,8 @@ def _notes(ring: Ring, work: StampedWork) -> list[str]:
         )
     left = [f"{counters[name]} {words}" for name, words in _LEFT.items() if counters.get(name)]
     if left:
-        notes.append(f"{who}: {UNSTAMPED}, whose times are unknown: {', '.join(left)}")
+        unknown = f"{who}: {UNSTAMPED}, whose times are unknown"
+        notes.append(fitting(f"{unknown}: {', '.join(left)}", unknown))
     notes += [f"{who}: {counters[name]} {words}" for name, words in _FAILED.items() if counters.get(name)]
     notes += [
         f"{who}: {counters[f'refused_{reason}']} parts of the recording are missing: "
@@ -346,7 +348,7 @@ def _notes(ring: Ring, work: StampedWork) -> list[str]:
     if counters.get("contexts_left"):
         notes.append(f"{who}: contexts after the first {len(ring.contexts)} have no times")
     notes += [
-        f"{who}: a device stamp takes {cost.stamp / 1e3:.1f} µs, and {cost.step / 1e3:.1f} µs until the next node; "
+        f"{who}: a device stamp takes {cost.stamp / 1e3:.1f} µs, and {cost.step / 1e3:.1f} µs until the next node\n"
         "each stamped graph and run contains two, counted as part of it, not as idle time"
         for cost in work.costs
         if cost is not None
@@ -357,20 +359,20 @@ def _notes(ring: Ring, work: StampedWork) -> list[str]:
     if resolved := int(is_resolved.sum()):
         notes.append(
             f"{who}: {len(kernels.table)} kernels of {resolved} runs of eager launches have the median duration of "
-            f"their kind, from {kernels.timed} launches with stamps; {int((is_resolved & is_stamped).sum())} of these "
-            f"runs have stamps, which confirm their ends within {kernels.apart_ns / 1e3:.1f} µs (median); "
-            f"{_empty(fits_of_ring(ring))}"
+            f"their kind\nthese are from {kernels.timed} launches with stamps; "
+            f"{int((is_resolved & is_stamped).sum())} of the runs have stamps, which confirm their ends within "
+            f"{kernels.apart_ns / 1e3:.1f} µs (median); {_empty(fits_of_ring(ring))}"
         )
     if runs := int((is_run & is_stamped & ~is_resolved).sum()):
         notes.append(
-            f"{who}: {runs} of the graph launches are runs of eager launches, stamped at both ends: their kernels, and "
-            "idle time between them, are unknown; steps in which they take over 2 % of the time have no idle time"
+            f"{who}: {runs} of the graph launches are runs of eager launches, whose kernels and idle time are unknown\n"
+            "they are stamped at both ends; steps in which they take over 2 % of the time have no idle time"
         )
     if bounded := int((is_run & ~is_stamped & ~is_resolved).sum()):
         notes.append(
-            f"{who}: {bounded} of the graph launches are runs of eager launches without stamps, from their first "
-            "launch to the next stamp or wait: it is unknown when the device worked in them; steps in which they take "
-            "over 2 % of the time have no idle time, and the gap after one may be longer"
+            f"{who}: {bounded} of the graph launches are runs of eager launches without stamps, whose times are "
+            "unknown\neach lasts from its first launch to the next stamp or wait; steps in which they take over 2 % of "
+            "the time have no idle time, and the gap after one may be longer"
         )
     if len(kernels.unsampled):
         often = Counter(kernel_names(ring.path, ring.records[kernels.unsampled])).most_common()
@@ -378,21 +380,21 @@ def _notes(ring: Ring, work: StampedWork) -> list[str]:
             [f"{name if name.startswith('kernel ') else short_name(name)} ({count})" for name, count in often]
         )
         notes.append(
-            f"{who}: {len(kernels.unsampled)} eager launches have no duration, as stamps were taken of none like them: "
-            f"{whose}"
+            f"{who}: {len(kernels.unsampled)} eager launches have no duration, as stamps were taken of none like them\n"
+            f"they are {whose}"
         )
     if work.untimed:
         notes.append(f"{who}: {work.untimed} graph launches and runs of launches have no stamps and so no times")
     if work.unmatched:
         notes.append(
-            f"{who}: {work.unmatched} device stamps are left out: their launches were overwritten, made outside the "
-            "recorded part of the run, or had not ended"
+            f"{who}: {work.unmatched} device stamps are left out: their launches are not in the recording\n"
+            "they were overwritten, made outside the recorded part of the run, or had not ended"
         )
     for number, clock in enumerate(work.alignments):
         if clock is not None and not clock.brackets:
             notes.append(
-                f"{who}: the clock of the device of context {number + 1} was never read (it had no room, or refused): "
-                "its times are known only from the program's launches and waits"
+                f"{who}: the clock of the device of context {number + 1} was never read, so its times are bounds\n"
+                "it had no room, or refused: they are known only from the program's launches and waits"
             )
         if clock is not None and clock.error_ns is None:
             notes.append(f"{who}: nothing waited for the device of context {number + 1}, so its times may be late")

@@ -59,7 +59,7 @@ def _facts(recording: Recording, facts_of: Callable[[Recording], Facts]) -> Fact
 def notes_of(recording: Recording) -> list[str]:
     """Whose the steps are, and the notes of each engine."""
     notes = [note for one in recording.engines for note in one.notes]
-    return list(dict.fromkeys([recording.steps.several, *notes]))
+    return list(dict.fromkeys([recording.steps.several_in_short, *notes]))
 
 
 def joined_tables(recording: Recording, table_of: Callable[[Recording], pd.DataFrame]) -> pd.DataFrame:
