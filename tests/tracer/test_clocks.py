@@ -15,8 +15,10 @@ from tests.tracer.light_engine import AFTER_GRAPH, BEFORE_GRAPH, GRAPH_NS, HOST_
 from tests.tracer.machine import recorded
 from tests.tracer.truths import as_found, facts_of, rows, run
 from tracer import Trace, analyse, formats, scrub
+from tracer.analysis.clocks import doubts
 from tracer.analysis.recording import Recording
 from tracer.analysis.streams import stream_report
+from tracer.analysis.tokens import find_steps
 from tracer.errors import EmptyTraceError
 from tracer.model.schema import DEVICE_TABLES, MISSING
 from tracer.model.trace import LIGHT, PAUSES, Pause, add_pauses, pauses
@@ -279,11 +281,11 @@ def test_records_lost_at_the_start_are_named() -> None:
     (why,) = analyse(graphs([100], lambda process, step: step in (0, 2))).steps.doubts
     assert why == "records are missing: launches without recorded work (2); left out: 2 of 20 steps"
     trace = graphs([100], lambda process, step: False)
-    for calls, doubts in ((4, 1), (18, 0)):
+    for calls, count in ((4, 1), (18, 0)):
         first = {"nvtx": 20 - calls, "api": 40 - 2 * calls}
         kept = trace.map_tables(lambda name, frame, first=first: frame[first.get(name, 0) :])
         found = analyse(kept).steps
-        assert (len(found), len(found.doubts)) == (calls, doubts)
+        assert (len(found), len(found.doubts)) == (calls, count)
     (why,) = analyse(trace.map_tables(lambda name, frame: frame[{"nvtx": 15, "api": 30}.get(name, 0) :])).steps.doubts
     assert why == (
         "records are missing at the start: 30 kernels or copies over 0.1 ms have no known launch; their iterations, "
@@ -452,3 +454,41 @@ def test_the_commands_say_what_is_left_out(tmp_path: Path) -> None:
     for command in ("gaps", "info"):
         assert "warning: without 23 of 119 gaps" in " ".join(run(command, path).output.split())
         assert facts_of(command, path)["left_out"].startswith("without 23 of 119 gaps")
+
+
+def copying(ahead: int, kind: str, early: int = 0) -> Trace:
+    """Twelve steps of a kernel and a blocking copy, by a device clock that is `ahead` ns; `early` kernels, of every
+    other step from the fourth on, have a start 50 µs before their launch."""
+    script = Script()
+    for step in range(12):
+        begin = 1_000_000 * (step + 1)
+        script.range("token", begin - 1_000, begin + 400_000)
+        on_device, kernel = begin + ahead, -50_000 if step in range(3, 3 + 2 * early, 2) else 8_000
+        script.launch((begin, begin + 5_000), (on_device + kernel, on_device + 100_000))
+        script.copy((begin + 6_000, begin + 300_000), (on_device + 110_000, on_device + 300_000), kind,
+                    name="cudaMemcpy_v3020")  # fmt: skip
+    return script.trace
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("HtoD", []), ("DtoD", []),
+        ("DtoH", ["the clock of device 0 differs from the host's: 40 to 48 µs ahead; left out: 12 of 12 steps"]),
+    ],
+)  # fmt: skip
+def test_only_copies_to_the_host_bound_a_clock(kind: str, said: list[str]) -> None:
+    """Those from pageable memory return when they are staged, those within the device at once."""
+    trace = copying(40_000, kind)
+    assert [doubt.line(12) for doubt in doubts(trace, find_steps(trace))] == said
+
+
+def test_a_record_with_a_wrong_time_is_no_jump_of_the_clock() -> None:
+    for early, said in (
+        (1, "1 record of device 0 begins before the launch; left out: 1 of 12 steps"),
+        (3, "3 records of device 0 begin before the launch; left out: 3 of 12 steps"),
+    ):
+        recording = analyse(copying(0, "DtoH", early))
+        assert recording.steps.doubts == (said,)
+        assert len(recording.steps) == 12 - early
+        assert recording.gaps.gap_us["p50"] == pytest.approx(908)

@@ -1,9 +1,9 @@
 """Which steps are unusable because of the recording's clocks or lost records, and why.
 
 Stages:
-1. device against host: the device's clock is behind the host's, or ahead of it (`offsets`), the latter only if several
-   waits say so; neither of a light recording, whose clocks were aligned by the same bounds: a wait that seems to
-   contradict them is one for other work;
+1. device against host: the device's clock is behind the host's, or ahead of it (`offsets`), if several neighbours say
+   so; a record alone that begins before its launch has a wrong time; neither of a light recording, whose clocks were
+   aligned by the same bounds: a wait that seems to contradict them is one for other work;
 2. the host's clock: calls of a thread are numbered in order, so a later number at an earlier time is a jump back; a
    long period in which nothing begins, ends or runs is a jump forward or a pause of the program, which a recording
    cannot distinguish unless its recorder says that it paused (`silences`, `quiet`);
@@ -32,8 +32,8 @@ from tracer.analysis.waits import targets
 from tracer.errors import EmptyTraceError
 from tracer.model.calls import BLOCKING_COPY, CALLBACK, COPIES, GRAPH_LAUNCH, LAUNCHES, SYNC
 from tracer.model.columns import NEVER, among, grouped, last_at, medians, numbers, runs, spread
-from tracer.model.intervals import Ints, uncovered
-from tracer.model.schema import DEVICE_TABLES, MISSING
+from tracer.model.intervals import Bools, Ints, uncovered
+from tracer.model.schema import MISSING
 from tracer.model.tables import Activities
 from tracer.model.trace import LIGHT, Trace, pauses
 from tracer.notes import sentence
@@ -53,7 +53,8 @@ LEAST_JUMP_NS: Final = 100_000_000
 slewing it."""
 _LEAST_JUMP_STEPS: Final = 20
 _EARLY: Final = 2.0  # times the work of a step: in flight when a recording begins
-_SEVERAL: Final = 4  # waits and launches, so that a clock is said to be ahead
+_SEVERAL: Final = 4  # waits or launches, so that a clock is said to differ
+_TO_HOST: Final = "memcpy DtoH"
 _USUAL: Final = 8  # activities with one name, so that their median is a usable duration
 _LONG: Final = 2.0  # times a usual step: what its host does in every step takes less, however it varies
 _MATTERS: Final = 0.05  # of the time of the steps: less changes no mean that anyone would act on
@@ -201,8 +202,15 @@ def _apart(trace: Trace, steps: Steps, activities: Activities, call: Ints, calls
             of_one_offset(low, high),
             [(len(low) - b, len(low) - a) for a, b in of_one_offset(low[::-1], high[::-1])],
         ]
-        spoilt = np.zeros(len(order), bool)
+        spoilt, apart = np.zeros(len(order), bool), np.zeros(len(order), bool)
         ways = [[(a, b) for a, b in way if is_told(low[a:b], high[a:b])] for way in ways]
+        for a, b in (run for way in ways for run in way):
+            apart[a:b] = True
+        alone = order[is_early(high) & ~apart]
+        if len(alone):
+            of_steps = np.unique(activity_steps(trace, steps, activities[alone], call[alone]))
+            what = f"{len(alone)} record{'s' * (len(alone) > 1)} of device {device}"
+            yield Doubt(f"{what} begin{'s' * (len(alone) == 1)} before the launch", of_steps[of_steps >= 0])
         if not any(ways):
             continue
         for a, b in (run for way in ways for run in way):
@@ -415,9 +423,9 @@ def _may_be_others(trace: Trace, steps: Steps, calls: Calls) -> bool:
 
 # --- how far a device's clock can be ahead of the host's ---
 #
-# Work cannot start before the call that launched it begins, and a wait for it cannot return before it ends. So each
-# activity gives a lower and an upper bound. Sequences of activities that are consistent with one offset are runs; if
-# that offset is not 0, the clocks differ.
+# Work cannot start before the call that launched it begins, and a wait for it, or a copy of it to the host, cannot
+# return before it ends. So each activity gives a lower and an upper bound. Sequences of activities that are consistent
+# with one offset are runs; if that offset is not 0, the clocks differ.
 
 
 def offsets(trace: Trace, activities: Activities, call: Ints, calls: Calls) -> tuple[Ints, Ints]:
@@ -445,8 +453,9 @@ def offsets(trace: Trace, activities: Activities, call: Ints, calls: Calls) -> t
 def _awaited(trace: Trace, waits: Calls, activities: Activities, call: Ints) -> Ints:
     """For each wait, the position of the last activity issued to its stream before it; -1 if unknown.
 
-    For a blocking copy it is the copy itself. A wait for an event whose record is unknown may wait for any earlier
-    work of the stream.
+    For a blocking copy to the host it is the copy itself; one to the device may return as soon as its source is staged
+    (CUDA's "API synchronization behavior": from pageable memory), and one within the device returns at once. A wait for
+    an event whose record is unknown may wait for any earlier work of the stream.
     """
     asked, works = targets(trace, waits), activities
     given = spread(trace.api.end, call, NO_BOUND)  # the call had returned: it was enqueued by then
@@ -460,7 +469,7 @@ def _awaited(trace: Trace, waits: Calls, activities: Activities, call: Ints) -> 
     copies = waits.letter == BLOCKING_COPY
     if copies.any():
         own = activities.of(waits)[copies]
-        awaited[copies] = np.where(activities.table[own] == DEVICE_TABLES.index("memcpys"), own, -1)
+        awaited[copies] = np.where(activities.name.rows(_TO_HOST)[own], own, -1)
     return awaited
 
 
@@ -502,11 +511,17 @@ def agrees(low: Ints, high: Ints, ahead: int = TOLERANCE_NS) -> bool:
 
 
 def is_told(low: Ints, high: Ints) -> bool:
-    """Whether work began before its launch, which it cannot; or several waits returned before the end of their work,
-    and several launches limit by how much. A single wait may be one for other work, or return early, as copies do from
-    memory that is not pinned."""
-    waits, launches = low > TOLERANCE_NS, high < NO_BOUND // 2
-    return bool(high.min() < -TOLERANCE_NS) or min(int(waits.sum()), int(launches.sum())) >= _SEVERAL
+    """Whether several neighbours agree on it: they began before their launch, or waits for several returned before the
+    end of their work while several launches limit by how much. A single wait may be one for other work, a single record
+    have a wrong time."""
+    early, waits, launches = (int(rows.sum()) for rows in (is_early(high), low > TOLERANCE_NS, high < NO_BOUND // 2))
+    return max(early, min(waits, launches)) >= _SEVERAL
+
+
+def is_early(high: Ints) -> Bools:
+    """Which activities began before their launch, which they cannot."""
+    early: Bools = high < -TOLERANCE_NS
+    return early
 
 
 def in_words(low: Ints, high: Ints) -> str:
