@@ -116,11 +116,12 @@ def gaps(
 
 def _facts(recording: Recording) -> dict[str, Any]:
     summary, at_rate = recording.figures("steps", "gaps"), recording.gaps_at_rate
-    shown = at_rate.corrected() if recording.rates and not at_rate.is_undetermined else at_rate
+    is_open = bool(recording.rates) and at_rate.is_undetermined
+    shown = at_rate.corrected() if recording.rates and not is_open else at_rate
     return {
         "schema": "intertoken.gaps/1",
         **_idle_facts(summary, at_rate),
-        "gap_us": {name: shown.gap_us.get(name) for name in at_rate.gap_us},
+        "gap_us": None if is_open else {name: shown.gap_us.get(name) for name in at_rate.gap_us},
         "causes_us": present(shown.causes_us),
         "parts_us": {cause: shown.parts_us[cause] for cause in present(shown.causes_us)},
         "steps": summary.steps,
@@ -186,7 +187,7 @@ def _show_gaps(facts: dict[str, Any]) -> None:
     """Print `intertoken gaps`."""
     console = report.new_console()
     _show_idle(console, facts)
-    gap, causes = facts["gap_us"], facts["causes_us"]
+    gap, causes = facts["gap_us"] or facts["traced_gap_us"], facts["causes_us"]
     corrected = gap != facts["traced_gap_us"]
     how = "   (untraced, corrected)" if corrected else report.distortion_words(facts["distortion"])
     over = f"{facts['gaps']} gaps between {facts['steps']} steps (from {facts['token_source']}), "
