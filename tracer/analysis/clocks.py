@@ -35,7 +35,7 @@ from tracer.model.columns import NEVER, among, grouped, last_at, medians, number
 from tracer.model.intervals import Bools, Ints, uncovered
 from tracer.model.schema import MISSING
 from tracer.model.tables import Activities
-from tracer.model.trace import LIGHT, Trace, pauses
+from tracer.model.trace import LIGHT, Trace, pauses, stated_error
 from tracer.notes import sentence
 
 TOLERANCE_NS: Final = 1000
@@ -175,7 +175,7 @@ def _contradicting(trace: Trace, steps: Steps) -> Iterator[Doubt]:
 def _inexact(trace: Trace, activities: Activities, call: Ints) -> Iterator[Doubt]:
     """A recorder that knows device times less exactly than clocks may differ: as it says, or as work shows that begins
     before its launch."""
-    error = _stated_error(trace)
+    error = stated_error(trace)
     known = np.flatnonzero(call >= 0)
     if _is_light(trace) and len(known):
         error = max(error, int((trace.api.start[call[known]] - activities.start[known]).max()))
@@ -189,7 +189,7 @@ def _apart(trace: Trace, steps: Steps, activities: Activities, call: Ints, calls
     if _is_light(trace):
         return
     every_low, every_high = offsets(trace, activities, call, calls)
-    error = _stated_error(trace)
+    error = stated_error(trace)
     places, count = numbers(activities.process, activities.device)
     for place in range(count):
         rows = np.flatnonzero((places == place) & (every_high < NO_BOUND))
@@ -229,13 +229,6 @@ def _apart(trace: Trace, steps: Steps, activities: Activities, call: Ints, calls
 
 def _is_light(trace: Trace) -> bool:
     return trace.metadata.get("source") == LIGHT
-
-
-def _stated_error(trace: Trace) -> int:
-    """The error of device times according to the recorder, ns; 0 if it gives none."""
-    clock = trace.metadata.get("clock")
-    error = clock.get("device_error_ns") if isinstance(clock, dict) else None
-    return error if isinstance(error, int) and 0 < error < NO_BOUND // 4 else 0
 
 
 # --- 2. the host's clock ---

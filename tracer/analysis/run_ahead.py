@@ -19,7 +19,7 @@ from tracer.analysis.step_work import StepSpans
 from tracer.model.calls import LAUNCHES
 from tracer.model.columns import among, grouped, positions
 from tracer.model.intervals import Ints
-from tracer.model.trace import RUN, Trace
+from tracer.model.trace import RUN, Trace, stated_error
 
 _LOW: Final = 5.0
 """The percentile that says how near the device comes to waiting for the host."""
@@ -88,9 +88,8 @@ def _unknown(trace: Trace, ns: Ints, steps: int) -> str:
             "when the first eager kernels of most steps ran is not known" if trace.has_runs
             else "the recording has no calls that launched most steps"
         )  # fmt: skip
-    clock = trace.metadata.get("clock")
-    error = clock.get("device_error_ns") if isinstance(clock, dict) else None
-    if isinstance(error, int) and error > max(AHEAD_TOLERANCE_NS, _EXACT * float(np.median(ns))):
+    error = stated_error(trace)
+    if error > max(AHEAD_TOLERANCE_NS, _EXACT * float(np.median(ns))):
         return f"device times are known to within {error / 1e3:,.0f} µs of the host's"
     return ""
 

@@ -25,7 +25,7 @@ from tracer.model.calls import BLOCKING_COPY, CALLBACK, HOST_FUNCTION, LAUNCHES,
 from tracer.model.columns import NEVER, Columns, among, grouped, joined
 from tracer.model.intervals import Ints
 from tracer.model.tables import Api
-from tracer.model.trace import Trace
+from tracer.model.trace import Trace, stated_error
 
 BY_HOST_FUNCTION: Final = "host function"
 UNSEEN: Final = "no CUDA call"
@@ -172,9 +172,7 @@ def _results(trace: Trace, steps: Steps) -> Ints:
         at = activity_steps(trace, steps, work)
         np.maximum.at(row, at[at >= 0], work.end[at >= 0])
     latest = np.where(ended[0] > -NEVER, ended.max(axis=0), ended[1])
-    clock = trace.metadata.get("clock")
-    error = clock.get("device_error_ns") if isinstance(clock, dict) else None
-    return latest - (error if isinstance(error, int) and 0 < error < NEVER // 4 else 0)
+    return latest - stated_error(trace)
 
 
 def _returned(trace: Trace, steps: Steps, result: Ints) -> Ints:

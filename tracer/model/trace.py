@@ -40,6 +40,8 @@ CONDITIONAL: Final = "conditional_graphs"
 """In the metadata of a light recording: the number of instantiated graphs with conditional nodes, if there are any."""
 LACKS: Final = "lacks"
 """In the metadata of a file of another tool: why it shows no work on a device, and what to do."""
+DEVICE_ERROR: Final = "device_error_ns"
+"""In the metadata's `clock`: by how much times of the device may be wrong against the host's."""
 RUN: Final = "graph"
 """Name of a row of `graph_launches` whose graph is unknown, see `Trace.has_runs`."""
 
@@ -322,6 +324,13 @@ class Pause(NamedTuple):
     until: int
     process: int | None = None
     is_exec: bool = False
+
+
+def stated_error(trace: Trace) -> int:
+    """The error of device times according to the recorder, ns; 0 if it gives none."""
+    clock = trace.metadata.get("clock")
+    error = clock.get(DEVICE_ERROR) if isinstance(clock, dict) else None
+    return error if isinstance(error, int) and 0 < error < _FAR // 4 else 0
 
 
 def pauses(trace: Trace) -> list[Pause]:

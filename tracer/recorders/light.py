@@ -48,7 +48,7 @@ from tracer.model.devices import numbered_by_gpu
 from tracer.model.fits import Fits
 from tracer.model.intervals import Ints
 from tracer.model.schema import MEMCPY_KINDS, MISSING
-from tracer.model.trace import CONDITIONAL, LIGHT, UNSTAMPED, Trace, add_pauses
+from tracer.model.trace import CONDITIONAL, DEVICE_ERROR, LIGHT, UNSTAMPED, Trace, add_pauses
 from tracer.notes import fitting
 from tracer.recorders import foreground, native
 from tracer.recorders.cupti_library import INJECTION as NVTX
@@ -162,7 +162,7 @@ def light_trace(rings: Sequence[Ring]) -> Trace:
         joined[name] = joined[name].drop_duplicates(key, keep="last")
     clock: dict[str, Any] = {"name": "CLOCK_MONOTONIC", "origin_ns": origin}
     if errors := [each.error_ns for each in clocks if each.error_ns is not None]:
-        clock["device_error_ns"] = max(errors)
+        clock[DEVICE_ERROR] = max(errors)
     if clocks:
         clock["device_brackets"] = min(each.brackets for each in clocks)
     metadata = {"source": LIGHT, "clock": clock, "start_utc_ns": rings[0].start_utc_ns + origin - rings[0].start_ns}
