@@ -7,8 +7,8 @@ count them. Times are the file's own `ts`, in whole ns, counted from `metadata["
 Kineto gives only the sum of static and dynamic shared memory, which is stored in `dynamic_shared`.
 
 Here: the format and its metadata; then the file as a stream of events (`EventStream`). What the events mean is in
-`chrome_tables`. Both forms are read, `{"traceEvents": [...], ...}` and a plain list, gzipped or not. At most one event
-and a megabyte of text are held in memory, however large the file is.
+`chrome_events` and `chrome_tables`. Both forms are read, `{"traceEvents": [...], ...}` and a plain list, gzipped or
+not. At most one event and a megabyte of text are held in memory, however large the file is.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ from tracer.model.trace import LACKS, Given, Trace
 from tracer.progress import tell
 
 if TYPE_CHECKING:
-    from tracer.formats.chrome_tables import Pids, Tables
+    from tracer.formats.chrome_events import Tables
+    from tracer.formats.chrome_tables import Pids
 
 
 CHROME: Final = "Chrome JSON"
@@ -94,7 +95,7 @@ def read(path: Path, python_functions: bool = False) -> Trace:
 
 def read_events(path: Path, events: EventStream, python_functions: bool = False) -> Trace:
     """Read the events of an open file, see `read`. Raises NotJsonError, too."""
-    from tracer.formats.chrome_tables import NO_EVENT, Tables
+    from tracer.formats.chrome_events import NO_EVENT, Tables
 
     tables = Tables(python_functions)
     read, size = 0, path.stat().st_size
@@ -118,7 +119,8 @@ def read_events(path: Path, events: EventStream, python_functions: bool = False)
 
 def trace_of_tables(tables: Tables, metadata: dict[str, Any], said: Sequence[str] = ()) -> Trace:
     """The trace of all events of a file, with the other members of its outer object, and notes on what was read."""
-    from tracer.formats.chrome_tables import RPD, Pids, frames, link_rpd, notes_of_rpd
+    from tracer.formats.chrome_events import RPD, link_rpd, notes_of_rpd
+    from tracer.formats.chrome_tables import Pids, frames
     from tracer.formats.chrome_write import OURS
     from tracer.formats.xla import SOURCE as XLA
 

@@ -25,7 +25,7 @@ import pandas as pd
 from tracer.errors import FormatError
 from tracer.files.bounded import opened, parsed
 from tracer.formats.chrome import CHROME, trace_of_tables
-from tracer.formats.chrome_tables import Tables
+from tracer.formats.chrome_events import Tables
 from tracer.formats.perfetto_own import Own, Slice
 from tracer.formats.rocm import TEXTS, Rows, device_of, trace_of
 from tracer.model.calls import LETTERS, plain
