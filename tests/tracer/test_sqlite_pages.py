@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.tracer.nsys_exports import DATA, KERNELS, RECORDING, export
 from tracer.errors import FormatError
-from tracer.formats import nsys_sqlite, sqlite_pages
+from tracer.formats import nsys_sqlite, sqlite_pages, sqlite_tables
 
 EDGES = [0, 1, *(edge for bits in (7, 15, 23, 31, 47, 63) for edge in (2**bits - 1, -(2**bits)))]
 INTEGERS = st.none() | st.sampled_from(EDGES) | st.integers(-(2**63), 2**63 - 1) | st.integers(-300, 300)
@@ -123,8 +123,8 @@ def were_plain(monkeypatch):
         return table
 
     monkeypatch.setattr(sqlite_pages, "read_integers", watched)
-    monkeypatch.setattr(nsys_sqlite, "_CHUNK", 100)
-    monkeypatch.setattr(nsys_sqlite, "_WORTH_PAGES", 100)
+    monkeypatch.setattr(sqlite_tables, "_CHUNK", 100)
+    monkeypatch.setattr(sqlite_tables, "_WORTH_PAGES", 100)
     return found
 
 
@@ -132,8 +132,8 @@ def outcomes(path, only):
     """What is read of an export, or why it is not: from pages, and by SQLite alone."""
     found = []
     with pytest.MonkeyPatch.context() as patched:
-        for many_rows in (nsys_sqlite._WORTH_PAGES, 1 << 60):
-            patched.setattr(nsys_sqlite, "_WORTH_PAGES", many_rows)
+        for many_rows in (sqlite_tables._WORTH_PAGES, 1 << 60):
+            patched.setattr(sqlite_tables, "_WORTH_PAGES", many_rows)
             try:
                 found.append(nsys_sqlite.read_tables(path, only))  # tables are equal if their types are
             except FormatError as error:

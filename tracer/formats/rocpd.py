@@ -2,7 +2,7 @@
 
 Each process has a database, or its own tables in a merged one: the names of a process's tables end alike. Ids of
 strings, threads, agents and events are joined here; the views of the file, which join them, too, are not used (see
-`nsys_sqlite`). Schema 3 has times in the rows, schema 4 the ids of tracks and timestamps. Source: rocprofiler-sdk's
+`sqlite_tables`). Schema 3 has times in the rows, schema 4 the ids of tracks and timestamps. Source: rocprofiler-sdk's
 `rocpd_tables.sql` of both, and `generateRocpd.cpp`, as of 2026.
 
 - `stack_id` of an event is the number that the CSV calls correlation; `correlation_id` is the program's own.
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from tracer.errors import FormatError
 from tracer.formats import Format
-from tracer.formats import nsys_sqlite as sqlite
+from tracer.formats import sqlite_tables as sqlite
 from tracer.formats.nsys_schema import Versioned
 from tracer.formats.rocm import MARKERS, Rows, files_in, recorded_in, trace_of
 from tracer.model.intervals import Ints
@@ -72,13 +72,13 @@ def sniff(path: Path) -> bool:
 def _is_rocpd(path: Path) -> bool:
     with path.open("rb") as file:
         head = file.read(_HEAD)
-    if not head.startswith(sqlite._MAGIC) or _KERNELS.encode() not in head:
+    if not head.startswith(sqlite.MAGIC) or _KERNELS.encode() not in head:
         return False
     from adbc_driver_manager import dbapi
 
     try:
-        with sqlite._connect(path) as connection:
-            return any(name.startswith(_KERNELS) for name in sqlite._real_tables(connection))
+        with sqlite.connect(path) as connection:
+            return any(name.startswith(_KERNELS) for name in sqlite.real_tables(connection))
     except (dbapi.Error, pa.ArrowException, FormatError, UnicodeDecodeError):
         return False
 
@@ -92,7 +92,7 @@ def read(path: Path) -> Trace:
     files = [path] if path.is_file() else [*filter(_is_rocpd, recorded_in(path, _SUFFIX))]
     rows, machines = Rows(), set[str]()
     for file in files:
-        sqlite._check_size(file)
+        sqlite.check_size(file)
         try:
             for tables in _processes(file):
                 _add(rows, tables)
@@ -165,18 +165,10 @@ def _look_up(ids: Ints, known: Ints, values: Ints) -> Ints:
 
 def _processes(path: Path) -> list[_Stored]:
     """The tables of each process of a database. Raises FormatError without the name of the file."""
-    from adbc_driver_manager import dbapi
-
-    try:
-        with sqlite._connect(path) as connection:
+    with sqlite.said_briefly():
+        with sqlite.connect(path) as connection:
             stored = _stored(connection, path.stat().st_size)
-        tables = sqlite._read_all(path, stored)
-    except MemoryError:
-        raise
-    except (dbapi.Error, pa.ArrowException) as error:
-        raise FormatError(f"SQLite cannot read it: {str(error).splitlines()[0].rpartition(' query: ')[2]}") from error
-    except UnicodeDecodeError as error:
-        raise FormatError(f"the name of a table or column is not UTF-8: {error.object[:40]!r}") from error
+        tables = sqlite.read_all(path, stored)
     by_suffix: dict[str, dict[str, pa.Table]] = {}
     for name, table in tables.items():
         match = _NAME.fullmatch(name)
@@ -186,20 +178,20 @@ def _processes(path: Path) -> list[_Stored]:
 
 
 def _stored(connection: Any, size: int) -> list[sqlite.StoredTable]:
-    roots = sqlite._real_tables(connection)
-    rows, values, tables = sqlite._rows_of_tables(connection, size), 0, []
+    roots = sqlite.real_tables(connection)
+    rows, values, tables = sqlite.rows_of_tables(connection, size), 0, []
     for name in sorted(roots):
         match = _NAME.fullmatch(name)
         if match is None:
             continue
-        columns, integers = sqlite._columns(connection, name)
+        columns, integers = sqlite.columns_of(connection, name)
         wanted = [column for column in columns if column in _TABLES[match[1]]]
         values += rows[name] * len(wanted)
         if values > size:  # even NULL takes a byte
             raise FormatError(f"damaged: table {name} claims {rows[name]} rows, more than fit into the file")
         if wanted:
             table = sqlite.StoredTable(name, Versioned(name), roots[name], columns, integers, wanted, rows[name])
-            tables.append(sqlite._with_rowids(connection, table))
+            tables.append(sqlite.with_rowids(connection, table))
     return tables
 
 
