@@ -113,15 +113,8 @@ def run_json(data: bytes, work: Path) -> None:
         assert all(graph.stream_name(stream) for stream in range(graph.streams))
 
 
-def rocpd(data: bytes, work: Path) -> None:
-    """A database of rocprofv3: whatever follows the magic number."""
-    path = work / "a.db"
-    path.write_bytes(b"SQLite format 3\0" + data[16:])
-    check(path, work / "out", copies=data[-1:] < RARE)
-
-
 def sqlite(data: bytes, work: Path) -> None:
-    """A SQLite export: whatever follows the magic number."""
+    """A SQLite export, or a database of rocprofv3: whatever follows the magic number."""
     path = work / "a.sqlite"
     path.write_bytes(b"SQLite format 3\0" + data[16:])
     check(path, work / "out", copies=data[-1:] < RARE)
@@ -140,10 +133,6 @@ def seeds(reader: Callable[[bytes, Path], None], place: Path) -> list[bytes]:
             with zipfile.ZipFile(place / f"{packing}.zip", "w", packing) as archive:
                 archive.writestr("a.json", CHROME)
         return [path.read_bytes() for path in sorted(place.iterdir())]
-    if reader is rocpd:
-        for schema in (3, 4):
-            Database(place / f"{schema}.db", hip(2), schema)
-        return [(place / f"{schema}.db").read_bytes() for schema in (3, 4)]
     if reader is rocprof_csv:
         csv_folder(place / "rocm", hip(3))
         return [bytes([i]) + (place / "rocm" / f"100_{table}.csv").read_bytes() for i, table in enumerate(CSV_TABLES)]
@@ -159,11 +148,13 @@ def seeds(reader: Callable[[bytes, Path], None], place: Path) -> list[bytes]:
         database.execute("INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (1, 2, 0, 7, 1), (3, 4, 0, 7, 1)")
         database.execute("INSERT INTO StringIds VALUES (1, 'kernel'), (2, ?)", ("long" * 200,))
     database.close()
-    return [(place / "small").read_bytes()]
+    for schema in (3, 4):
+        Database(place / f"{schema}.db", hip(2), schema)
+    return [(place / name).read_bytes() for name in ("small", "3.db", "4.db")]
 
 
 def main(name: str, *given: str) -> None:
-    readers = (chrome, parquet, perfetto, rocpd, rocprof_csv, run_json, sqlite, zipped)
+    readers = (chrome, parquet, perfetto, rocprof_csv, run_json, sqlite, zipped)
     reader = {each.__name__: each for each in readers}[name]
     with tempfile.TemporaryDirectory(prefix="intertoken-fuzz-") as folder:
         corpus, work, made = (Path(folder) / part for part in ("corpus", "work", "made"))
