@@ -20,7 +20,7 @@ ONE, OTHER = Loop(107_300, 600_000), Loop(68_600, 240_000, 80, thread=102, syncs
 
 def gaps_of(trace: Trace, **choice: Any) -> list[tuple[int, ...]]:
     """Device, start, end and every part of the gaps."""
-    table = analyse(trace, **choice).gaps.table.drop(columns="step")
+    table = analyse(trace, **choice).gaps_at_rate.table.drop(columns="step")
     return sorted(table.itertuples(index=False, name=None))
 
 
@@ -61,7 +61,14 @@ def test_figures_stand_side_by_side(two: Path) -> None:
     assert (info["gap_p50_us"], info["steps_per_s"], info["tokens_per_s"]) == (None, None, None)
     assert info["problem"].endswith("choose one with --thread 101 or --thread 102")
     assert [len(one["table"]) for one in tokens["engines"]] == [40, 80]
-    for command, label in (("info", "gap p50"), ("gaps", "gap p50"), ("syncs", "syncs a step"), ("tokens", "contains")):
+    streams = facts_of("streams", two)
+    assert (streams["streams"], streams["devices"], streams["steps"]) == (None, None, None)
+    assert [(one["steps"], [row["stream"] for row in one["streams"]]) for one in streams["engines"]] == [
+        (40, [7]), (80, [8]),
+    ]  # fmt: skip
+    assert [row["thread"] for row in streams["ranks"]] == [101, 102]
+    for command, label in (("info", "gap p50"), ("gaps", "gap p50"), ("syncs", "syncs a step"), ("tokens", "contains"),
+                           ("streams", "busy")):  # fmt: skip
         lines = run(command, two).stdout.splitlines()
         assert any("process 100 thread 101" in line and "process 100 thread 102" in line for line in lines), command
         row = next(line for line in lines if line.strip().startswith(label))
@@ -69,8 +76,11 @@ def test_figures_stand_side_by_side(two: Path) -> None:
 
 
 def test_the_tables_hold_the_rows_of_all(two: Path, tmp_path: Path) -> None:
-    gaps, syncs = tmp_path / "gaps.csv", tmp_path / "syncs.csv"
-    assert run("gaps", two, "--table", gaps).exit_code == run("syncs", two, "--table", syncs).exit_code == 0
+    gaps, syncs, streams = (tmp_path / f"{command}.csv" for command in ("gaps", "syncs", "streams"))
+    for table in (gaps, syncs, streams):
+        assert run(table.stem, two, "--table", table).exit_code == 0
+    assert streams.read_text().startswith("device,process,thread,stream,")
+    assert len(streams.read_text().splitlines()) == 1 + 2
     head, *lines = gaps.read_text().splitlines()
     assert head.startswith("process,thread,step,device")
     assert len(lines) == 39 + 79
@@ -98,6 +108,10 @@ def test_comparisons_ask_for_one(two: Path) -> None:
     assert "choose one with --thread 101" in run("compare", two, two).stderr
     assert run("compare", two, two, "--thread", "101").exit_code == 0
     trace = loops(ONE, OTHER)
+    for of_all in ("gaps", "idle"):
+        with pytest.raises(TraceError, match="choose one with"):
+            getattr(analyse(trace), of_all)
+    assert [one.gaps.gap_us["p50"] for one in analyse(trace).engines] == pytest.approx([107.3, 68.6])
     with pytest.raises(TraceError, match="choose one with"):
         compare(trace, trace)
     assert compare(analyse(trace, thread=101), analyse(trace, thread="loop-101")).busy_us is not None

@@ -117,8 +117,10 @@ class Recording:
         """How long the device idles between two steps, and why.
 
         Raises:
-            TraceError: the given rate belongs to another run.
+            TraceError: the given rate belongs to another run; or the steps are of several engines, each of whose
+                recordings (`engines`) has its own.
         """
+        self.steps.of_one_engine()
         report = self.gaps_at_rate
         if report.refused is not None and self.rates:
             raise TraceError(f"{self.name}: {report.refused}")

@@ -2,33 +2,44 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 from rich.text import Text
 
 from tracer.analysis.bounds import ALL_STEPS
+from tracer.analysis.streams import StreamReport, stream_report
 from tracer.command_options import Bounds, Save, emit, recorded, table_option, trace_options
 from tracer.errors import NoStepsError
+from tracer.notes import by_weight
 from tracer.reporting import console as report
 from tracer.reporting.console import number, rank_facts, show_ranks
+from tracer.reporting.engines import Rows, joined_tables, notes_of, show_side_by_side, side_by_side
 from tracer.text import json_rows
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from tracer.analysis.recording import Recording
+    from tracer.analysis.steps import Steps
+    from tracer.model.trace import Trace
+
+_MOST_STREAMS: Final = 8
 
 
 @click.command()
 @trace_options
 @table_option(
-    "one row per stream: device, process, stream, kernels, copies, bytes (copied), busy_us, compute_us, "
-    "communication_us, busy_share"
+    "one row per stream: device, process (and thread of several engines), stream, kernels, copies, bytes (copied), "
+    "busy_us, compute_us, communication_us, busy_share"
 )
 def streams(path: Path, within: str | None, bounds: Bounds, as_json: bool, save: Save) -> None:
     """Show how busy each stream is, and how much streams overlap.
 
     Without steps, it shows the whole recording, and nothing about ranks.
     """
-    from tracer.analysis.streams import stream_report
-
     recording = recorded(path, within, bounds)
     try:
         steps, notes = recording.steps, recording.notes
@@ -37,16 +48,59 @@ def streams(path: Path, within: str | None, bounds: Bounds, as_json: bool, save:
             raise
         why = f"figures of the whole recording, none per step, because it has {problem}"
         steps, notes = None, [*recording.trace.notes, why]
+    if steps is not None and recording.engines:
+        save(joined_tables(recording, _table))
+        facts = side_by_side(recording, lambda one: _facts(one.trace, one.steps))
+        facts |= rank_facts(recording)
+        emit(as_json, facts, _show_engines, by_weight([*notes_of(recording), *recording.notes]))
+        return
     busy = stream_report(recording.trace, steps)
-    save(table := busy.streams.frame())
-    facts = {
-        "schema": "intertoken.streams/1",
-        "steps": None if steps is None else len(steps),
-        "streams": json_rows(table),
-        "devices": json_rows(busy.devices.frame()),
-    }
+    save(busy.streams.frame())
+    facts = _facts(recording.trace, steps, busy)
     facts |= {} if steps is None else rank_facts(recording)
     emit(as_json, facts, _show, notes)
+
+
+def _table(recording: Recording) -> pd.DataFrame:
+    """The streams of an engine, with its thread."""
+    table, thread = stream_report(recording.trace, recording.steps).streams.frame(), recording.steps.rows.thread[0]
+    table.insert(2, "thread", thread)
+    return table
+
+
+def _facts(trace: Trace, steps: Steps | None, busy: StreamReport | None = None) -> dict[str, Any]:
+    busy = stream_report(trace, steps) if busy is None else busy
+    return {
+        "schema": "intertoken.streams/1",
+        "steps": None if steps is None else len(steps),
+        "streams": json_rows(busy.streams.frame()),
+        "devices": json_rows(busy.devices.frame()),
+    }
+
+
+def _of_devices(say: Callable[[dict[str, Any]], str]) -> Callable[[dict[str, Any]], str]:
+    """A cell with what is said of each device."""
+    return lambda facts: "; ".join(
+        (f"device {row['device']} " if len(facts["devices"]) > 1 else "") + say(row) for row in facts["devices"]
+    )
+
+
+_ROWS: Final[Rows] = {
+    "busy": _of_devices(lambda row: f"{row['busy_share']:.1%} of {number(row['window_us'])} µs"),
+    "streams": lambda facts: "; ".join(
+        f"{row['stream']} {row['busy_share']:.1%} ({row['kernels']:,} kernels, {row['copies']:,} copies)"
+        for row in sorted(facts["streams"], key=lambda row: -row["busy_us"])[:_MOST_STREAMS]
+    ),
+    "streams overlap": _of_devices(lambda row: f"{number(row['overlap_us'])} µs"),
+    "compute at once": _of_devices(lambda row: f"{row['concurrency']:.2f} streams"),
+    "over": lambda facts: f"{facts['steps']} steps",
+}
+"""What stands side by side of several engines."""
+
+
+def _show_engines(facts: dict[str, Any]) -> None:
+    show_side_by_side(facts, _ROWS)
+    show_ranks(report.new_console(), facts)
 
 
 def _show(facts: dict[str, Any]) -> None:
