@@ -150,24 +150,24 @@ verbose_option = click.option(
 """-v, on which `say` and `emit` print everything that the notes tell."""
 
 
-def _is_verbose() -> bool:
+def most_at_once() -> int | None:
+    """The number of notes to show; None for all, on -v."""
     context = click.get_current_context(silent=True)
-    return context is not None and _VERBOSE in context.meta
+    return None if context is not None and _VERBOSE in context.meta else AT_ONCE
 
 
 def in_words(notes: Iterable[str]) -> list[str]:
     """Notes as they are printed, each once: those first that change a figure; a sentence each, or with -v all of it."""
-    told = whole if _is_verbose() else lambda note: f"{brief(note)}."
+    told = whole if most_at_once() is None else lambda note: f"{brief(note)}."
     return list(dict.fromkeys(told(note) for note in by_weight(notes)))
 
 
 def say(notes: Iterable[str], how: str = "-v") -> None:
     """Print the first notes on stderr, and how many more there are and `how` to see them; with -v all."""
-    texts = in_words(notes)
-    most = len(texts) if _is_verbose() else AT_ONCE
+    texts, most = in_words(notes), most_at_once()
     for text in texts[:most]:
         click.echo(f"note: {text}", err=True)
-    if more := len(texts[most:]):
+    if most is not None and (more := len(texts[most:])):
         click.echo(f"note: {more} more {'note' if more == 1 else 'notes'}: {how}", err=True)
 
 

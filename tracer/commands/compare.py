@@ -13,7 +13,7 @@ from rich.text import Text
 
 from tracer import progress
 from tracer.analysis.bounds import RATES
-from tracer.command_options import Bounds, Save, emit, load, saver, step_options
+from tracer.command_options import Bounds, Save, emit, load, most_at_once, saver, step_options, verbose_option
 from tracer.errors import IncomparableError, UsageError, naming, printable
 from tracer.reporting import console as report
 from tracer.text import json_rows
@@ -46,6 +46,7 @@ def _rate(text: str) -> float:
 @click.command()
 @click.argument("paths", metavar="BASE OTHER... | DIR", nargs=-1, required=True)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@verbose_option
 @step_options
 @click.option(
     "--range", "ranges", multiple=True, metavar="TEXT",
@@ -118,7 +119,7 @@ def compare(
         "base": base.name,
         "runs": [run_facts(base) | unity, *(run_facts(c.other) | comparison_facts(c) for c in comparisons)],
     }
-    emit(as_json, facts, lambda _: show_comparison(base, comparisons), [])
+    emit(as_json, facts, lambda _: show_comparison(base, comparisons, most_at_once()), [])
 
 
 def _directory(path: str) -> Path:

@@ -106,10 +106,8 @@ def _of_kernels(comparison: Comparison) -> Iterator[Line]:
         yield Line(figure, kernel["base_us"], kernel["other_us"], change)
 
 
-def show_comparison(base: Side, comparisons: Sequence[Comparison]) -> None:
-    """Print the cautions, then the sentences, the runs side by side, and the kernels that changed."""
-    for caution in dict.fromkeys(text for comparison in comparisons for text in comparison.cautions):
-        report.show(report.styled(f"warning: {caution}", "yellow"))
+def show_comparison(base: Side, comparisons: Sequence[Comparison], most_cautions: int | None = None) -> None:
+    """Print the sentences, the runs side by side, and the kernels that changed; then the first cautions."""
     for comparison in comparisons:
         report.show(report.styled(sentence(comparison), _COLOURS.get(comparison.verdict, "")))
     report.show(Text(), _side_by_side(base, comparisons), Text())
@@ -118,6 +116,11 @@ def show_comparison(base: Side, comparisons: Sequence[Comparison]) -> None:
         if len(kernels):
             report.show(_kernel_table(kernels))
     report.show(report.styled(_about(base, comparisons), "dim"))
+    cautions = list(dict.fromkeys(text for comparison in comparisons for text in comparison.cautions))
+    for caution in cautions[:most_cautions]:
+        report.show(report.styled(f"warning: {caution}", "yellow"))
+    if most_cautions is not None and (more := len(cautions[most_cautions:])):
+        report.show(report.styled(f"{more} more warning{'s' * (more > 1)}: -v", "dim"))
 
 
 def _about(base: Side, comparisons: Sequence[Comparison]) -> str:
