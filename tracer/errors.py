@@ -42,7 +42,7 @@ class EmptyTraceError(TraceError):
 
 
 class NoStepsError(EmptyTraceError):
-    """A trace holds work on a device, but no steps are found in it."""
+    """A trace holds work on a device, but no steps are found in it, or none is usable."""
 
 
 class CannotTellError(TraceError):

@@ -492,3 +492,15 @@ def test_a_record_with_a_wrong_time_is_no_jump_of_the_clock() -> None:
         assert recording.steps.doubts == (said,)
         assert len(recording.steps) == 12 - early
         assert recording.gaps.gap_us["p50"] == pytest.approx(908)
+
+
+def test_a_recording_in_doubt_still_tells_what_its_device_did(recording: Trace, tmp_path: Path) -> None:
+    path = tmp_path / "a.sqlite"
+    formats.write(moved(recording, lambda times: np.full(len(times), -1_000_000), DEVICE_TABLES), path)
+    info, streams = facts_of("info", path), facts_of("streams", path)
+    assert info["problem"].startswith("no step is usable: the clock of device 0 ")
+    assert info["devices"] == streams["devices"]
+    assert info["kernels"]
+    assert (info["steps"], streams["steps"]) == (None, None)
+    assert streams["notes"][0].startswith("figures are of the whole recording: no step is usable: ")
+    assert run("gaps", path).exit_code == 2

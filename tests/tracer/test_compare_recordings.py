@@ -176,11 +176,11 @@ def test_bad_input_is_one_clear_line(tmp_path: Path) -> None:
         assert (result.exit_code, message in result.stderr, "Traceback" in result.output) == (2, True, False), message
 
 
-def test_what_a_reader_of_any_figure_must_know_is_said_once_and_first() -> None:
+def test_what_a_reader_of_any_figure_must_know_is_said_once_after_the_answer() -> None:
     node = SAMPLES / "llama-1.1b-sccc-sequential-cuda-c4096-p2048-x2" / "node"
     assert " ".join(run("compare", node, node.parent).output.split()).count("left out: 2 prefill steps") == 1
     words = " ".join(run("compare", LLAMA["sccc", "graph"], LLAMA["saaas", "node"]).stdout.split())
-    assert words.index("recorded differently") < words.index("is faster than") < words.index("per token")
+    assert words.index("is faster than") < words.index("per token") < words.index("recorded differently")
 
 
 def test_a_path_that_is_not_utf_8(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from tracer.analysis.steps import Span, Steps
 from tracer.analysis.turns import CONSTANT
 from tracer.analysis.unseen import how_to_record, unseen
 from tracer.analysis.waits import targets
-from tracer.errors import EmptyTraceError
+from tracer.errors import EmptyTraceError, NoStepsError
 from tracer.model.calls import BLOCKING_COPY, CALLBACK, COPIES, GRAPH_LAUNCH, LAUNCHES, SYNC
 from tracer.model.columns import NEVER, among, grouped, last_at, medians, numbers, runs, spread
 from tracer.model.intervals import Bools, Ints, uncovered
@@ -94,7 +94,8 @@ def without_doubtful(trace: Trace, steps: Steps, calls: Calls | None = None, *, 
         is_told: whether someone said what begins a step.
 
     Raises:
-        EmptyTraceError: all are unusable, or others than the engine's.
+        NoStepsError: all are unusable.
+        EmptyTraceError: all are, and records of most are missing; or others than the engine's.
     """
     calls = host_calls(trace) if calls is None else calls
     all_doubts = doubts(trace, steps, calls)
@@ -103,7 +104,8 @@ def without_doubtful(trace: Trace, steps: Steps, calls: Calls | None = None, *, 
     spoilt = np.unique(np.concatenate([doubt.steps for doubt in all_doubts])).astype(np.int64)
     lines = [doubt.line(len(steps)) for doubt in all_doubts]
     if len(spoilt) == len(steps):
-        raise EmptyTraceError(f"no step is usable: {'; '.join(map(sentence, lines))}")
+        known = not any(doubt.lossy for doubt in all_doubts)  # what the device did, if not when the host did
+        raise (NoStepsError if known else EmptyTraceError)(f"no step is usable: {'; '.join(map(sentence, lines))}")
     losses = [doubt.why for doubt in all_doubts if doubt.lossy]
     if losses and not is_told and _may_be_others(trace, steps, calls):
         raise EmptyTraceError(

@@ -13,7 +13,7 @@ from tracer.analysis.bounds import ALL_STEPS
 from tracer.analysis.streams import StreamReport, stream_report
 from tracer.command_options import Bounds, Save, emit, recorded, table_option, trace_options
 from tracer.errors import NoStepsError
-from tracer.notes import by_weight
+from tracer.notes import by_weight, fitting
 from tracer.reporting import console as report
 from tracer.reporting.console import number, rank_facts, show_ranks
 from tracer.reporting.engines import Rows, joined_tables, notes_of, show_side_by_side, side_by_side
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from tracer.model.trace import Trace
 
 _MOST_STREAMS: Final = 8
+_NO_STEPS: Final = "figures are of the whole recording, as no steps are found; --pattern tells what begins one"
 
 
 @click.command()
@@ -46,7 +47,7 @@ def streams(path: Path, within: str | None, bounds: Bounds, as_json: bool, save:
     except NoStepsError as problem:
         if within is not None or bounds != ALL_STEPS:
             raise
-        why = f"figures of the whole recording, none per step, because it has {problem}"
+        why = fitting(f"figures are of the whole recording: {problem}", _NO_STEPS)
         steps, notes = None, [*recording.trace.notes, why]
     if steps is not None and recording.engines:
         save(joined_tables(recording, _table))
