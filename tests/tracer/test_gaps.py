@@ -75,7 +75,8 @@ def test_periods_gaps_and_bubbles_are_the_sum_of_their_parts(trace: Trace) -> No
 
 
 def check_gaps(recording: object) -> None:
-    gaps, idle = recording.gaps, recording.idle
+    gaps = recording.gaps_at_rate
+    idle = gaps.idle
     check_causes(gaps.table, rows(gaps.table, "gap"))
     assert sum(gaps.causes_us.values()) == pytest.approx(gaps.gap_us["mean"])
     for period, busy, communication, others, idled, *places in rows(

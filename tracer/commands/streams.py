@@ -10,7 +10,6 @@ import click
 from rich.text import Text
 
 from tracer.analysis.bounds import ALL_STEPS
-from tracer.analysis.streams import StreamReport, stream_report
 from tracer.command_options import Bounds, Save, emit, recorded, table_option, trace_options
 from tracer.errors import NoStepsError
 from tracer.notes import by_weight, fitting
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
 
     from tracer.analysis.recording import Recording
     from tracer.analysis.steps import Steps
+    from tracer.analysis.streams import StreamReport
     from tracer.model.trace import Trace
 
 _MOST_STREAMS: Final = 8
@@ -41,6 +41,8 @@ def streams(path: Path, within: str | None, bounds: Bounds, as_json: bool, save:
 
     Without steps, it shows the whole recording, and nothing about ranks.
     """
+    from tracer.analysis.streams import stream_report
+
     recording = recorded(path, within, bounds)
     try:
         steps, notes = recording.steps, recording.notes
@@ -64,12 +66,16 @@ def streams(path: Path, within: str | None, bounds: Bounds, as_json: bool, save:
 
 def _table(recording: Recording) -> pd.DataFrame:
     """The streams of an engine, with its thread."""
+    from tracer.analysis.streams import stream_report
+
     table, thread = stream_report(recording.trace, recording.steps).streams.frame(), recording.steps.rows.thread[0]
     table.insert(2, "thread", thread)
     return table
 
 
 def _facts(trace: Trace, steps: Steps | None, busy: StreamReport | None = None) -> dict[str, Any]:
+    from tracer.analysis.streams import stream_report
+
     busy = stream_report(trace, steps) if busy is None else busy
     return {
         "schema": "intertoken.streams/1",

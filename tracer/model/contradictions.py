@@ -8,11 +8,13 @@ from typing import Final
 
 from tracer.model.intervals import Bools
 from tracer.model.tables import Activities
+from tracer.notes import fitting
 from tracer.text import plain
 
 _MOST_NAMES: Final = 2
 _LONGEST: Final = 60
 _REMEDY: Final = "record again, with intertoken record or a newer version of the profiler"
+_SHORTER: Final = "record again, with intertoken record"
 
 
 class Contradicting(Activities):
@@ -43,13 +45,16 @@ class Contradictions:
         """What they are, and what became of them, in a sentence with the remedy last.
 
         Example:
-            "1 of the device's 2,136 records contradicts the order of its stream or has no time (gemm): 1 cut where the
-            next work begins; record again, ..."
+            "1 of the device's 2,136 records contradicts the order of its stream: 1 cut where the next work begins;
+            record again, ...", then their names
         """
         cut = int(self.rows.is_cut.sum())
         parts = [f"{cut:,} cut where the next work begins"] * (cut > 0)
         parts += [f"{len(self) - cut:,} left out"] * (cut < len(self))
-        return f"{self._which}: {', '.join(parts)}; {_REMEDY}"
+        became = f": {', '.join(parts)}; "
+        one, several = "contradicts the order of its stream", "contradict the order of their stream"
+        shorter = f"{self._among} {one if len(self) == 1 else several}{became}{_SHORTER}"
+        return fitting(f"{self._which}{became}{_REMEDY}", shorter)
 
     @property
     def refusal(self) -> str:
@@ -63,4 +68,8 @@ class Contradictions:
         told = ", ".join(plain(name, _LONGEST) for name in names[:_MOST_NAMES])
         one = "contradicts the order of its stream or has no time"
         does = one if len(self) == 1 else "contradict the order of their stream or have no time"
-        return f"{len(self):,} of the device's {self.among:,} records {does} ({told}{more})"
+        return f"{self._among} {does} ({told}{more})"
+
+    @property
+    def _among(self) -> str:
+        return f"{len(self):,} of the device's {self.among:,} records"
