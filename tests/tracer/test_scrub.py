@@ -116,6 +116,15 @@ def test_no_planted_text_survives(secret, around):
     assert [(run, text) for run in unknown for text in found if run in text] == []
 
 
+def test_our_notes_stay_whole_and_say_nothing_else():
+    trace = Trace.from_columns({})
+    trace.notes = ["3 calls are missing\nthey were overwritten", "3 calls are missing\nthey were of hunter2go"]
+    kept, other = scrub(trace).notes
+    assert kept == trace.notes[0]
+    assert other.startswith("3 calls are missing\nthey were of ")
+    assert "hunter2go" not in other
+
+
 def _letters(number, length, letters="qZ3xW8vK5jR2mT7pL9nB4cH6dS1fGy0aEuXo", step=7, more=3):
     """As random as a token, the same each time."""
     return "".join(letters[(step * number + i * (i + number + more)) % len(letters)] for i in range(length))

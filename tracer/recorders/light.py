@@ -371,7 +371,7 @@ def _notes(ring: Ring, work: StampedWork) -> list[str]:
     if bounded := int((is_run & ~is_stamped & ~is_resolved).sum()):
         notes.append(
             f"{who}: {bounded} of the graph launches are runs of eager launches without stamps, whose times are "
-            "unknown\neach lasts from its first launch to the next stamp or wait; steps in which they take over 2 % of "
+            "unknown\neach is from its first launch to the next stamp or wait; steps in which they take over 2 % of "
             "the time have no idle time, and the gap after one may be longer"
         )
     if len(kernels.unsampled):

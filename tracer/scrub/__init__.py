@@ -81,7 +81,7 @@ def scrub(trace: Trace, texts: Texts | None = None) -> Trace:
     _scrub_columns(scrubbed, texts)
     _scrub_tables(scrubbed, texts)
     scrubbed.metadata = scrub_metadata(trace.metadata, texts)
-    scrubbed.notes = [texts.name(note, "notes") for note in trace.notes]
+    scrubbed.notes = ["\n".join(texts.name(line, "notes") for line in note.split("\n")) for note in trace.notes]
     return scrubbed
 
 
