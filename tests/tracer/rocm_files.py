@@ -159,6 +159,7 @@ class Database:
     def __init__(self, path: Path, trace: Trace, schema: int = 3, machine: str = "m1") -> None:
         self.pid = int(trace["api"]["process"].iloc[0])
         self._schema, self._suffix = schema, f"_0000{self.pid:04x}_8903"
+        self._guid = f"0000{self.pid:04x}-8903-7903-9d42-1c0ffee5eed5"
         self._ids: dict[tuple[str, Any], int] = {}
         self._rows = 0
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -169,7 +170,7 @@ class Database:
                 stored = f"`rocpd_{table}{self._suffix}`"
                 self._file.execute(
                     f"CREATE TABLE IF NOT EXISTS {stored} (id INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT, "
-                    f"guid TEXT DEFAULT '0' NOT NULL, {names})"
+                    f'guid TEXT DEFAULT "{self._guid}" NOT NULL, {names})'
                 )
                 self._file.execute(f"CREATE VIEW IF NOT EXISTS rocpd_{table} AS SELECT * FROM {stored}")
             self._write(trace, machine)

@@ -184,7 +184,7 @@ def _stored(connection: Any, size: int) -> list[sqlite.StoredTable]:
         match = _NAME.fullmatch(name)
         if match is None:
             continue
-        columns, integers = sqlite.columns_of(connection, name)
+        columns, integers = sqlite.columns_of(connection, name, _TABLES[match[1]])
         wanted = [column for column in columns if column in _TABLES[match[1]]]
         values += rows[name] * len(wanted)
         if values > size:  # even NULL takes a byte

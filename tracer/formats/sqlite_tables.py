@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -184,13 +184,13 @@ def rows_of_tables(connection: Any, size: int) -> Counter[str]:
     return most_rows
 
 
-def columns_of(connection: Any, table: str) -> tuple[list[str], frozenset[str]]:
+def columns_of(connection: Any, table: str, read: Collection[str] | None = None) -> tuple[list[str], frozenset[str]]:
     """The stored columns (not generated ones), and those whose values are guaranteed to be the integers stored in the
     rows. That is uncertain if SQLite converts integers to reals, a rowid replaces the value, or a generated column is
-    stored."""
+    stored. Raises FormatError if one of those to read (None: of all) has a long default."""
     columns, integers, is_sure = [], set(), True
     for _, name, type, _, default, key, hidden in rows_of(connection, f"PRAGMA main.table_xinfo({_name(table)})"):
-        if default is not None and len(default) > _LONGEST_DEFAULT:
+        if default is not None and len(default) > _LONGEST_DEFAULT and (read is None or name in read):
             raise FormatError(f"table {table}, column {name} has a default of {len(default)} characters")
         is_sure &= not hidden and not key
         if not hidden:
