@@ -1,6 +1,8 @@
 """What each table and column of an nsys export becomes."""
 
 import json
+import sqlite3
+from contextlib import closing
 from itertools import zip_longest
 
 import pyarrow as pa
@@ -42,6 +44,18 @@ def test_exports_of_2021_and_stored_graph_ids(tmp_path):
     assert trace["devices"]["sm_count"].tolist() == [-1]
     rows = {KERNELS: [row | {"graphId": 70} for row in RECORDING[KERNELS]]}
     assert set(formats.read(export(tmp_path / "b.sqlite", rows, schema="3.25.0"))["kernels"]["graph"]) == {70}
+
+
+def test_gpus_of_exports_that_store_no_version(tmp_path):
+    gpus = {"TARGET_INFO_GPU": [{"vmId": 1, "id": id, "name": f"GPU {id}"} for id in (0, 1)]}
+    newer = ("META_DATA_EXPORT", "TARGET_INFO_CUDA_DEVICE")
+    old, again = export(tmp_path / "old.sqlite", RECORDING | gpus, without_tables=newer), tmp_path / "again.sqlite"
+    with closing(sqlite3.connect(old)) as database:
+        database.execute("ALTER TABLE TARGET_INFO_GPU RENAME COLUMN id TO deviceId")
+    formats.write(formats.read(old), again)
+    for path, whole in ((old, True), (old, False), (again, True)):
+        found = formats.read(path, whole=whole)
+        assert dict(values(found, "devices", "device", "name")) == {0: "GPU 0", 1: "GPU 1"}, (path, whole)
 
 
 def test_payloads_domains_and_open_ranges(tmp_path):

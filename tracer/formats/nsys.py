@@ -101,6 +101,8 @@ def last_end(frames: Mapping[str, pd.DataFrame]) -> int:
 
 def _check_required(name: str, table: pa.Table) -> None:
     for column in nsys.REQUIRED.get(name, ()):
+        if name == TABLES["devices"].nsys and column not in table.column_names:
+            column = nsys.OLD_GPU_ID if nsys.OLD_GPU_ID in table.column_names else column
         if column not in table.column_names:
             raise FormatError(f"table {name} has no column {column}")
         nulls = table[column].null_count
@@ -146,6 +148,8 @@ def _columns(source: pa.Table, table: Table, strings: Strings) -> dict[str, Any]
     packed = given.get(nsys.GLOBAL_TID, given.get(nsys.GLOBAL_PID))
     if (old := given.get(nsys.DEPRECATED_SYNC_TYPE)) is not None:
         given["syncType"] = pc.coalesce(old, given["syncType"]) if "syncType" in given else old
+    if table.name == "devices" and "id" not in given:
+        given["id"] = given[nsys.OLD_GPU_ID]
     for column in table.columns:
         if column.nsys in given:
             columns[column.name] = _values(given[column.nsys], column, strings)
@@ -578,7 +582,7 @@ def _equal(was: pa.ChunkedArray, again: pa.Array | pa.ChunkedArray) -> bool:
 
 _SAYS: Final = {
     nsys.GLOBAL_TID: ["process", "thread"], nsys.GLOBAL_PID: ["process"], "textId": ["text"],
-    "domainId": ["domain"], nsys.DEPRECATED_SYNC_TYPE: ["type"],
+    "domainId": ["domain"], nsys.DEPRECATED_SYNC_TYPE: ["type"], nsys.OLD_GPU_ID: ["device"],
 } | {column: ["payload"] for column in nsys.PAYLOADS}  # fmt: skip
 """nsys column -> the columns of a trace derived from it, in addition to the pairs in `schema.TABLES`."""
 

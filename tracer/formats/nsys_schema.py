@@ -41,6 +41,7 @@ GLOBAL_TID: Final = "globalTid"
 DOMAIN_CREATE: Final = 75  # NVTX event type that names a domain, not a range
 PAYLOADS: Final = ("doubleValue", "floatValue", "int64Value", "uint64Value", "int32Value", "uint32Value")
 DEPRECATED_SYNC_TYPE: Final = "deprecatedSyncType"  # syncType in exports of 2021 to 2023
+OLD_GPU_ID: Final = "deviceId"  # id of a GPU in older exports, which store no version
 
 SYNC_CALLS: Final = {
     "StreamSynchronize": "stream",
@@ -76,6 +77,7 @@ def _columns() -> dict[str, dict[str, pa.DataType]]:
     wanted[TABLES["nvtx"].nsys] |= {"textId": pa.int64(), "domainId": pa.int64(), "jsonText": pa.string()}
     wanted[TABLES["nvtx"].nsys] |= {p: pa.float64() if p[0] in "df" else pa.int64() for p in PAYLOADS}
     wanted[TABLES["syncs"].nsys] |= {DEPRECATED_SYNC_TYPE: pa.int64()}
+    wanted[TABLES["devices"].nsys] |= {OLD_GPU_ID: pa.int64()}
     wanted[STRINGS] = {"id": pa.int64(), "value": pa.string()}
     wanted[EXPORT] = {"name": pa.string(), "value": pa.string()}
     wanted[SESSION] = {"utcEpochNs": pa.int64()}
@@ -103,7 +105,7 @@ REQUIRED: Final = {
     STRINGS: ("id", "value"),
     EXPORT: ("name", "value"),
     CUDA_DEVICES: ("gpuId", "cudaId"),
-    TABLES["devices"].nsys: ("id",),
+    TABLES["devices"].nsys: ("id",),  # or OLD_GPU_ID
 }
 """Columns without which a table cannot be read; any other may be missing."""
 
