@@ -19,6 +19,7 @@ _HEAD: Final = 1 << 16  # bytes
 _GZIP: Final = b"\x1f\x8b"
 _REPORT: Final = "give the .nsys-rep or its SQLite export"
 _SUMS: Final = f"sums of nsys stats, without the time of each kernel and call; {_REPORT}"
+_ROWS: Final = f"rows of one report of nsys stats, either of the host or of the device; {_REPORT}"
 _FIRST: Final[tuple[tuple[re.Pattern[bytes], str], ...]] = (
     (
         re.compile(rb"version https://git-lfs\.github\.com/spec/v"),
@@ -30,6 +31,7 @@ _FIRST: Final[tuple[tuple[re.Pattern[bytes], str], ...]] = (
     ),
     (re.compile(rb"(Generating SQLite file|Processing \[|\s*\*\* [\w /()]+ \(\w+\):\s*\n|Exporting \[)"), _SUMS),
     (re.compile(rb'"?Time ?\(%\)"?,"?Total Time'), _SUMS),
+    (re.compile(rb'"?Start ?\(\w+\)"?,"?Duration ?\(\w+\)"?,"?(?:CorrId|Name)'), _ROWS),
 )  # fmt: skip
 """What would be taken for something else, so that it is looked for before all formats."""
 
