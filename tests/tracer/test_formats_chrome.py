@@ -167,7 +167,15 @@ def merged(host, device, ranks=2, late=5):
     ],
 )
 def test_ranks_in_one_file_stay_apart(tmp_path, host, device, processes):
-    trace = read(tmp_path, GPU | {"traceEvents": merged(host, device)})
+    of_profiler = {
+        "ph": "i",
+        "name": "Iteration Start: PyTorch Profiler",
+        "pid": "Traces",
+        "tid": "",
+        "ts": 1,
+        "s": "g",
+    }
+    trace = read(tmp_path, GPU | {"traceEvents": [*merged(host, device), of_profiler]})
     kernels = rows(trace, "kernels", "device", "process", "start")
     assert kernels == sorted(([d, processes[d], 1_000_000 * n + 50_000 + 5_000 * d] for n in range(4) for d in (0, 1)),
                              key=lambda row: row[2])  # fmt: skip
@@ -213,6 +221,7 @@ OF_OTHERS = {
     "gpu_op": "its work ran on an accelerator that is not supported (Intel's, recorded with unitrace)",
     "cuda": "it is of nsys2json, which leaves out what launched a kernel; give the .nsys-rep or its SQLite export",
     "Ascend Hardware": "its work ran on an accelerator that is not supported (Ascend Hardware)",
+    "GPU0": "it is of rocprof (v1), which leaves out what launched a kernel; record with rocprofv3 --runtime-trace",
     "2 GPU0": "it is of rocprof (v1), which leaves out what launched a kernel; record with rocprofv3 --runtime-trace",
 }
 
@@ -222,7 +231,7 @@ def test_files_of_other_tools_say_what_they_lack(tmp_path, kind):
     events = [event(kind, "k", n, 1, 6, 0) for n in range(3)]
     if kind == "cuda":
         events.append(event("cuda_api", "cudaLaunchKernel", 1, 1, "Device 0", "CUDA API 7"))
-    if kind.istitle() or kind[0].isdigit():
+    if " " in kind or kind == "GPU0":
         events = [{"ph": "X", "name": "k", "pid": "6", "tid": "0", "ts": str(n), "dur": "1"} for n in range(3)]
         events.append({"ph": "M", "name": "process_name", "pid": "6", "args": {"name": kind}})
     path = write(tmp_path / "a.json", events)

@@ -168,7 +168,7 @@ def _not_understood(trace: Trace) -> list[str]:
 
 
 _UNSUPPORTED: Final = "its work ran on an accelerator that is not supported"
-_ROCPROF: Final = re.compile(r"\d+ (CPU HIP API|CPU HSA API|GPU\d+|COPY)")
+_ROCPROF: Final = re.compile(r"(\d+ )?(CPU HIP API|CPU HSA API|GPU\d+|COPY)")
 """The processes of rocprof's first version."""
 
 

@@ -93,11 +93,12 @@ class Pids:
         """Notes on a file of several ranks: the processes and devices of each."""
         if not self.ranks_known:
             return [f"devices with equal numbers but different pids are treated as {len(self.devices)} devices"]
-        if len(self.ranks) < 2:
+        known = {self._rank[pid] for pid in self._process} | {rank for rank, _ in self.devices.values()}
+        if len(known) < 2:  # the marks of the profiler itself are of no rank
             return []
-        shown = [self._describe(place) for place in range(min(len(self.ranks), _MOST_SHOWN))]
-        more = ", ..." if len(self.ranks) > _MOST_SHOWN else ""
-        ranks = f"the file holds {len(self.ranks)} ranks"
+        shown = [self._describe(place) for place in sorted(known)[:_MOST_SHOWN]]
+        more = ", ..." if len(known) > _MOST_SHOWN else ""
+        ranks = f"the file holds {len(known)} ranks"
         return [fitting(f"{ranks}: {', '.join(shown)}{more}", ranks)]
 
     def _describe(self, place: int) -> str:
