@@ -9,7 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.tracer import kineto
 from tests.tracer.fake_driver import Build
+from tests.tracer.nsys_exports import export
+from tests.tracer.rocm_files import Database, hip
 from tracer.model.fits import fits_of
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
@@ -184,3 +187,20 @@ def test_turns_are_compared_with_their_neighbours():
     assert found["recorded_us"] == pytest.approx([1100] * 4)
     assert found["paused_us"] == pytest.approx([1000] * 4)
     assert found["recorded"] == [1, 2, 5, 6]
+
+
+def test_the_raw_bytes_of_a_file_are_counted_as_the_reader_does(tmp_path):
+    """And a file that no tool of the table wrote, or that holds one kernel less, differs."""
+    public_files, truth_of = importlib.import_module("public_files"), importlib.import_module("public_truth").truth_of
+    Database(tmp_path / "a.db", hip(3))
+    for path, tool, kernels in (
+        (export(tmp_path / "a.sqlite"), "Nsight Systems", 2),
+        (kineto.write(tmp_path / "a.json", kineto.GPU), "PyTorch's profiler", 4),
+        (tmp_path / "a.db", "rocprofv3 (rocpd)", 9),
+    ):
+        truth, ours = truth_of(path).as_json(), public_files.read_by_us(path)
+        assert (truth["tool"], truth["kernels"]) == (tool, kernels)
+        assert public_files.differences(truth, ours, {}) == []
+        more = truth | {"kernels": kernels + 1}
+        assert public_files.differences(more, ours, {}) == [f"kernels: {kernels} for {kernels + 1}"]
+    assert truth_of(kineto.write(tmp_path / "other.json", {"a": []})).as_json() == {"tool": "none", "vendor": "none"}
