@@ -87,6 +87,16 @@ def whatifs(found: Found) -> Rows:
         )]  # fmt: skip
 
 
+def verdicts(found: Found) -> Rows:
+    for name, after in found["after"]["scenarios"].items():
+        cells = []
+        for of in (found["before"]["scenarios"][name], after):
+            held, pairs = (sum(each[key] for each in of.values()) for key in ("holds_truth", "pairs"))
+            cells += [f"{of['0']['faster'] + of['0']['slower']} of {of['0']['pairs']}", f"{held / pairs:.0%}"]
+        shown = [f"{after[effect]['faster']} of {after[effect]['pairs']}" for effect in ("0.01", "0.02", "0.05")]
+        yield [name, *cells, f"{after['0']['half_width_percent']} %", *shown]
+
+
 def changes_made(found: Found) -> Rows:
     engines = {"dynamic-cache": "transformers", "llama.cpp": "llama.cpp", "vllm": "vLLM"}
     rows = [row | {"program": engines.get(row["group"], "loops of PyTorch")} for row in found["rows"]]

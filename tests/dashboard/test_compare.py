@@ -190,7 +190,7 @@ def test_a_comparison_shows_the_matrix_of_the_page_and_names_are_text(notebook):
     rows = re.findall('<tr><th scope="row">(.*?)</tr>', html)
     page = [" ".join(text(cell) for cell in row.children).split() for row in table_of([one]).children[1].children]
     assert [words(row).split() for row in rows] == page
-    assert "−28.2 [−55.0, −1.4]</small></b>" in html
+    assert "−28.2 [−55.0, −1.5]</small></b>" in html
     assert "llama1b-saaas-graph is faster than llama1b-sccc-graph" in words(html)
     trace = notebook[0].trace
     hostile = type(trace)(dict(trace.tables), trace.metadata | {"source": "<img src=x onerror=alert(1)>\u202e"})

@@ -16,6 +16,8 @@ from tracer.analysis.recorded import Measured
 GAP = 200
 LIGHT, NSYS, TORCH = "host", "nsys 2025.3.2.0", "PyTorch profiler"
 """What recorded a trace: nothing that disturbs, or a profiler."""
+ONE_PROCESS = {"created": "2026-11-28T00:00:00+00:00"}
+"""Of a run.json of runs of one process, whose difference has nothing of that between processes."""
 
 
 def trace_of(
@@ -44,9 +46,9 @@ def trace_of(
 
 
 def sourced(script: Script, source: str = LIGHT, run: dict[str, Any] | None = None) -> Trace:
-    """As if this recorder had made it, with a run.json."""
+    """As if this recorder had made it, in the one process of a command, with a run.json."""
     trace = script.trace
-    trace.metadata |= {"run": run or {}, "source": source}
+    trace.metadata |= {"run": ONE_PROCESS | (run or {}), "source": source}
     return trace
 
 

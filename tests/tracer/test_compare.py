@@ -17,7 +17,8 @@ from tests.tracer.truths import DATA, rows, scene, unlike
 from tracer.analysis.compare import Comparison, Side, compare
 from tracer.analysis.gaps import CAUSES
 from tracer.analysis.interval import Interval
-from tracer.analysis.sides import KernelChanges, Refusal
+from tracer.analysis.kernel_changes import KernelChanges
+from tracer.analysis.sides import Refusal
 from tracer.errors import UsageError
 from tracer.files.bounded import tomllib
 from tracer.model.columns import Names
@@ -258,7 +259,15 @@ def comparison(told: dict[str, Any]) -> Any:
     names, verdicts = np.array(told.get("kernels", []), dtype=object).reshape(-1, 2).T
     figures = np.zeros((13, len(names)))
     kernels = KernelChanges(Names.of(names), np.zeros(len(names), np.int64), *figures, verdicts)
-    plain = {"basis": "untraced", "verdict": "faster", "needed": None, "unit": "repeats", "method": "Welch's t"}
+    plain = {
+        "basis": "untraced",
+        "verdict": "faster",
+        "needed": None,
+        "showable": None,
+        "seconds": None,
+        "unit": "repeats",
+        "method": "Welch's t",
+    }
     return SimpleNamespace(
         base=base, other=other, rate="tokens/s", gap_us=gap, mean_gap_us=gap, kernels=kernels,
         speedup=interval(told.get("speedup", [1.014, 1.011, 1.017])), counts=told.get("counts", {}),
@@ -272,3 +281,8 @@ def comparison(told: dict[str, Any]) -> Any:
 def test_the_sentence() -> None:
     for name, told in tomllib.loads((DATA.parent / "sentences.toml").read_text(encoding="utf-8"))["truth"].items():
         assert sentence(comparison(told)) == told["says"], name
+
+
+def test_what_holds_of_several_pairs_is_said_once() -> None:
+    sides = [Side.of(*(recording([2000] * 8, name=name) for name in names)) for names in ("abc", "def")]
+    assert compare(*sides).cautions == ["it is unknown whether d, e, f and a, b, c ran with the same model and batch"]

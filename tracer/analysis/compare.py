@@ -3,51 +3,43 @@
 An interval is computed from the first of these that is available:
 
 1. For tokens/s, the untraced repeats of run.json or of the engine's own benchmark.
-2. Several recordings on both sides: each is one value, so that variation between processes is included (clusters).
-3. The token steps of the recordings, resampled in blocks. Runs with the same steps are paired step by step, because
-   both read a cache of the same length in each; its growth cancels instead of widening the interval.
+2. Several recordings on both sides: each is one value, so that variation between processes is included.
+3. Long batches of the steps of the recordings, and how much processes of one program differ.
 
 Figures are medians for a run's headline (tokens/s, gap p50) and means if they must add up (causes, kernels).
-`tracer.analysis.estimates` computes the intervals; `tracer.analysis.sides` decides which figures can be compared.
+`tracer.analysis.units` divides the runs and computes the differences, `tracer.analysis.difference` their intervals;
+`tracer.analysis.sides` decides which figures can be compared.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import hypot
+from math import hypot, log
 from typing import Final, Literal
 
 import numpy as np
 
 from tracer.analysis.causes import CAUSES
-from tracer.analysis.estimates import means, medians, needed, welch
+from tracer.analysis.difference import MANY, NORMAL, Estimate, needed, showable
 from tracer.analysis.interval import SHOWN, Interval
+from tracer.analysis.kernel_changes import KernelChanges, compare_kernels, no_kernels
 from tracer.analysis.recorded import COUNTS, Unit
+from tracer.analysis.sides import Basis as Basis
 from tracer.analysis.sides import (
-    BASE,
-    OTHER,
-    KernelChanges,
     Refusal,
-    Speedup,
     causes_alike,
     cautions,
-    clusters,
-    columns,
-    compare_kernels,
-    complete,
     kernels_alike,
     measure_untraced,
-    no_kernels,
     obstacles,
     other_program,
     other_tracing,
     other_work,
-    speedup_of,
     times_alike,
 )
-from tracer.analysis.sides import Basis as Basis
 from tracer.analysis.sides import Side as Side
 from tracer.analysis.sides import best_basis as best_basis
+from tracer.analysis.units import PROCESSES, Speedup, Units, speedup_of
 from tracer.errors import IncomparableError
 from tracer.extensions import view
 from tracer.model.fits import fits_of
@@ -55,12 +47,7 @@ from tracer.model.fits import fits_of
 Verdict = Literal["faster", "slower", "no difference shown", "no interval", "no verdict"]
 
 _TOTAL_DIFFERS: Final = 0.01
-
-_ONE_EACH: Final = (
-    "with one recording on a side, intervals are over its steps and exclude variation between processes (clocks, "
-    "memory layout); several recordings of each run, joined by commas, include it"
-)
-
+_MANY: Final = {"steps": 10_000}
 
 RATES: Final[dict[Unit, str]] = {"tokens/s": "tokens_per_s, ratio", "steps/s": "steps_per_s, ratio"}
 """Unit of a rate -> its figure."""
@@ -127,7 +114,7 @@ class Comparison:
     Attributes:
         base, other: the runs.
         basis: what `speedup` is computed from, `rate` what it counts; `method` how its interval was computed.
-        paired: whether step by step.
+        paired: whether at steps with equal numbers.
         speedup: rate of the other / that of the base; above 1 the other is faster.
         total_speedup: the same from the total time of all recorded steps, in which a few slow steps count fully.
         gap_us: difference of the median gaps, µs; `mean_gap_us` of the means.
@@ -137,8 +124,10 @@ class Comparison:
         kernels: see `compare_kernels`; no rows if tracing affects the kernels of the two differently.
         verdict: "faster", "slower", "no difference shown" (the interval contains 1), "no interval", or "no verdict".
         refusal: why there is no verdict, and how to get one; None if there is one.
-        needed: the number of `unit` that would show a speed-up of this size (`estimates.needed`), if none is shown.
-        unit: "steps", "repeats" or "recordings": what the interval of `speedup` is computed from.
+        needed: the number of `unit` that would show a speed-up of this size (`difference.needed`), if none is shown.
+        unit: "steps", "repeats" or "recordings": what would have to be measured more often.
+        seconds: how long each recording should be, if recordings are needed.
+        showable: many of `unit`, and the logarithm of the smallest speed-up that they would show, if none is shown.
         cautions: caveats for a reader, see `sides.cautions`.
     """
 
@@ -160,6 +149,8 @@ class Comparison:
     refusal: Refusal | None
     needed: int | None
     unit: str
+    seconds: float | None
+    showable: tuple[int, float] | None
     cautions: list[str]
 
     def lines(self) -> list[Line]:
@@ -207,8 +198,8 @@ def compare(base: Side, other: Side, *, force: bool = False) -> Comparison:
     against = list(dict.fromkeys(text for b in base.recordings for o in other.recordings for text in obstacles(b, o)))
     if against and not force:
         raise IncomparableError(f"{base.name} and {other.name} are not comparable: {'; '.join(against)}")
-    basis, paired = best_basis(base, other), _paired(base, other)
-    speedup = speedup_of(base, other, basis, paired)
+    basis, units = best_basis(base, other), Units(base, other)
+    speedup = speedup_of(units, basis)
     work = other_work(base, other) or other_program(base, other)
     tracing = _tracing(base, other, speedup) if basis == "traced" else None
     refusal = _together(Refusal(f"not comparable, comparison forced: {'; '.join(against)}", "record the same in both")
@@ -217,29 +208,30 @@ def compare(base: Side, other: Side, *, force: bool = False) -> Comparison:
     total = base.steps.mean("period") / other.steps.mean("period")
     verdict = "no verdict" if refusal is not None else _verdict(speedup.ratio)
     gaps = work is None and times_alike(base, other)
-    mean = _means(base, other, paired)
+    mean = _means(units)
+    is_open = verdict == "no difference shown" and speedup.units is not None
     return Comparison(
         base=base,
         other=other,
         basis=basis,
         rate=speedup.rate,
         method=speedup.method,
-        paired=paired,
+        paired=units.paired,
         speedup=speedup.ratio if stated else None,
         total_speedup=total if stated and not (base.traced or other.traced) else None,
-        gap_us=_gap(base, other, paired) if gaps else None,
+        gap_us=_gap(units) if gaps else None,
         mean_gap_us=mean["gap"] if gaps else None,
         causes_us={CAUSES[column]: mean[column] for column in CAUSES} if gaps and causes_alike(base, other) else {},
         busy_us=mean["busy"] if work is None and _busy_alike(base, other) else None,
         counts=_counts(base, other) if work is None else {},
-        kernels=compare_kernels(base.recordings, other.recordings, paired)
-        if work is None and kernels_alike(base, other) else no_kernels(),
+        kernels=compare_kernels(units) if work is None and kernels_alike(base, other) else no_kernels(),
         verdict=verdict,
         refusal=refusal,
-        needed=needed(speedup.units, speedup.ratio.log())
-        if verdict == "no difference shown" and speedup.units else None,
+        needed=needed(speedup.units or 1, speedup.error, log(speedup.ratio.estimate)) if is_open else None,
         unit=speedup.unit,
-        cautions=[*cautions(base, other), *(_of_steps(base, other, basis, speedup, total) if stated else [])],
+        seconds=speedup.seconds if is_open else None,
+        showable=showable(speedup.units or 1, speedup.error, _MANY.get(speedup.unit, MANY)) if is_open else None,
+        cautions=[*cautions(base, other), *(_of_steps(units, basis, speedup, total) if stated else [])],
     )  # fmt: skip
 
 
@@ -268,53 +260,46 @@ def _together(*refusals: Refusal | None) -> Refusal | None:
     return Refusal(*("; ".join(texts) for texts in parts))
 
 
-def _of_steps(base: Side, other: Side, basis: Basis, speedup: Speedup, total: float) -> list[str]:
+def _of_steps(units: Units, basis: Basis, speedup: Speedup, total: float) -> list[str]:
     """Caveats for a speed-up over recorded steps."""
-    if basis != "light":
-        return []
-    caveats = [] if clusters(base, other) else [_ONE_EACH]
-    if abs(total - speedup.ratio.estimate) > _TOTAL_DIFFERS * speedup.ratio.estimate:
+    caveats = []
+    if units.need_processes and basis != "traced" and PROCESSES in speedup.method:
+        engines = {recording.engine for run in (units.base, units.other) for recording in run.recordings}
+        program = engines.pop() if len(engines) == 1 and "" not in engines else "one program"
+        apart = 100 * np.expm1(NORMAL * units.rates_of_processes(basis))
+        caveats.append(
+            f"two processes of {program} differ by up to {apart:.1f} % in their rates, which the intervals include; "
+            "record each run several times, separated by commas, to replace this by what they differ by themselves"
+        )
+    if basis == "light" and abs(total - speedup.ratio.estimate) > _TOTAL_DIFFERS * speedup.ratio.estimate:
         caveats.append(f"from the total time instead of the median step it is {total:.3f}: some steps are much slower")
     return caveats
 
 
-def _paired(base: Side, other: Side) -> bool:
-    """Whether each side is one recording, with the same steps, and the same steps are followed by another."""
-    if not len(base.recordings) == len(other.recordings) == 1:
-        return False
-    unknown = [np.isnan(run.steps.values("period", "gap")) for run in (base, other)]
-    return np.array_equal(base.steps.step, other.steps.step) and np.array_equal(unknown[0], unknown[1])
-
-
-def _gap(base: Side, other: Side, paired: bool) -> Interval:
+def _gap(units: Units) -> Interval:
     """Difference of the median gaps."""
-    if clusters(base, other):
-        gaps = [np.array([r.gaps.gap_us["p50"] for r in run.recordings]) for run in (base, other)]
-        return welch(*gaps, of_medians=True)
-    if paired:
-        both = medians(complete(base, other, "gap"))
-        draws = both.of(slice(1, 2)).minus(both.of(slice(0, 1)), paired=True)
-    else:
-        draws = medians(columns(other, ["gap"]), OTHER).minus(medians(columns(base, ["gap"]), BASE))
-    return _of_rates(base, other, draws.intervals()[0])
+    if units.of_recordings:
+        base, other = (
+            Estimate.of(np.array([[r.gaps.gap_us["p50"]] for r in run.recordings]), of_medians=True)
+            for run in (units.base, units.other)
+        )
+        return other.minus(base).intervals()[0]
+    return _in_processes(units, units.change("gap", of=np.median), ["gap"])[0]
 
 
-def _means(base: Side, other: Side, paired: bool) -> dict[str, Interval]:
+def _means(units: Units) -> dict[str, Interval]:
     """Differences of the mean gap, causes and busy time."""
     names = ["gap", *CAUSES, "busy"]
-    changes = dict(zip(names, _mean_differences(base, other, names, paired), strict=True))
-    return {name: _of_rates(base, other, changes[name], name) for name in names[:-1]} | {"busy": changes["busy"]}
+    return dict(zip(names, _in_processes(units, units.change(*names), names), strict=True))
 
 
-def _of_rates(base: Side, other: Side, change: Interval, cause: str = "gap") -> Interval:
-    """A difference of gaps, or of one of their causes, with the uncertainty of the untraced rates; without an interval
-    if that uncertainty is unknown."""
-    if clusters(base, other):
-        return change
-    runs = [r for run in (base, other) for r in run.recordings if r.corrected]
-    if any(r.untraced is None or r.untraced.error is None for r in runs):
-        return Interval(change.estimate)
-    return change.widened(_gap_error(base, other, cause))
+def _in_processes(units: Units, change: Estimate, names: list[str]) -> list[Interval]:
+    """Differences of these columns with the uncertainty of the untraced rates and that between processes."""
+    if not units.of_recordings:
+        change = change.beside(np.array([_rate_error(units.base, units.other, name) for name in names]))
+    if units.need_processes:
+        change = change.beside(np.array([units.of_processes(name) for name in names]))
+    return change.intervals()
 
 
 def _busy_alike(base: Side, other: Side) -> bool:
@@ -325,30 +310,19 @@ def _counts(base: Side, other: Side) -> dict[str, float]:
     return {kind: other.counts[kind] - value for kind, value in base.counts.items() if kind in other.counts}
 
 
-def _mean_differences(base: Side, other: Side, names: list[str], paired: bool) -> list[Interval]:
-    """Difference of the means of columns of `Recording.steps`."""
-    if clusters(base, other):
-        base_means, other_means = (
-            np.array([[*map(r.steps.mean, names)] for r in run.recordings]) for run in (base, other)
-        )
-        return [welch(a, b) for a, b in zip(base_means.T, other_means.T, strict=True)]
-    if paired:
-        difference = other.steps.values(*names) - base.steps.values(*names)
-        return means(difference[~np.isnan(difference).any(axis=1)]).intervals()
-    return means(columns(other, names), OTHER).minus(means(columns(base, names), BASE)).intervals()
-
-
-def _gap_error(base: Side, other: Side, cause: str) -> float:
-    """The uncertainty that the untraced rates add to a difference of gaps, µs, or to a cause's part of them, together
-    with that of correcting the causes."""
-    parts = []
+def _rate_error(base: Side, other: Side, name: str) -> float:
+    """The standard error that the untraced rates add to a difference of gaps, µs, or to a cause's part of them,
+    together with that of correcting the causes."""
+    if name == "busy":
+        return 0.0
+    halves = []
     for run in (base, other):
         gap = run.steps.mean("gap")
-        share = run.steps.mean(cause) / gap if gap > 0 else 0.0
-        parts.append(share * float(np.mean([r.gap_error for r in run.recordings])))
-        if cause != "gap" and any(r.corrected for r in run.recordings):
-            parts.append(fits_of(run.recordings[0].conditions.get("gpu", "")).causes.error * gap)
-    return hypot(*parts)
+        share = run.steps.mean(name) / gap if gap > 0 else 0.0
+        halves.append(share * float(np.mean([r.gap_error for r in run.recordings])))
+        if name != "gap" and any(r.corrected for r in run.recordings):
+            halves.append(fits_of(run.recordings[0].conditions.get("gpu", "")).causes.error * gap)
+    return hypot(*halves) / NORMAL
 
 
 def _verdict(speedup: Interval) -> Verdict:

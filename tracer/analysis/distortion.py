@@ -27,6 +27,8 @@ from tracer.model.fits import Stretch
 
 UNUSED_RATE: Final = "nothing was traced, so --untraced-tokens-per-s changes nothing"
 
+PRECISION: Final = 0.005
+"""Half the 95 % interval of a rate without repeats, relative to it."""
 _MOST_PERIOD: Final = 1.5  # untraced / recorded; a profiler makes nothing faster, but runs differ
 
 

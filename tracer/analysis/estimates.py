@@ -1,4 +1,4 @@
-"""Estimates with 95 % intervals: block bootstrap over token steps, Welch's interval over repeated runs.
+"""The interval of a what-if over the steps of one recording: a block bootstrap of medians.
 
 Consecutive steps are similar (the cache grows, clocks and hosts drift), so resampling them individually would give
 intervals that are too narrow. Instead whole blocks are resampled, circularly so that every step has equal weight
@@ -11,16 +11,15 @@ percentiles from the estimate, since few values do not show the far tails). Bloc
 neighbours: if a first-order autoregression finds more of it than the blocks preserve, the draws are stretched
 (`dependence`).
 
-Repeated runs are different: repeats are few and independent, and differences between processes (memory layout, clocks)
-appear only between them. With fewer than ten units a bootstrap cannot reach the tails, so the interval is Welch's t
-over the repeats (Kalibera and Jones, "Rigorous benchmarking in reasonable time", ISMM 2013).
+It serves where both series are of the same steps, as before and after a change that was replayed. Two runs drift apart
+more slowly than any block of theirs lasts: `tracer.analysis.difference`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from math import ceil, log, pi, sqrt
+from math import ceil, log, sqrt
 from typing import Final
 
 import numpy as np
@@ -30,19 +29,13 @@ from tracer.analysis.interval import Interval
 from tracer.model.intervals import Floats, Ints
 
 LEVEL: Final = 0.95
-POWER: Final = 0.80
-"""The power: the probability that the sample size from `needed` shows an effect of the estimated size."""
-
 FEWEST: Final = 4
 """Minimum number of steps for an interval: resampling a single value always gives that value."""
 
 RESAMPLES: Final = 2000
-_FEWEST_TIED: Final = 8  # with fewer repeats, chance alone looks like dependence
 _MOST_TIED: Final = 0.97  # correlation of neighbours; a trend comes close to 1
 _CHUNK: Final = 2_000_000  # resampled values at a time, to bound memory
 _SEED: Final = 20211
-
-_Statistic = Callable[[Ints], Floats]
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,8 +46,7 @@ class Draws:
         estimates: (m,) from the data.
         draws: (RESAMPLES, m) from the resampled data.
         freedom: (m,) degrees of freedom, from the number of blocks; NaN with too few steps for an interval.
-        series: (n, m) the values behind the statistic, to estimate their dependence; no rows if `draws` are already
-            stretched.
+        series: (n, m) the values behind the statistic, to estimate their dependence.
         block: the number of steps that were resampled together.
     """
 
@@ -69,23 +61,11 @@ class Draws:
         estimates, draws, freedom = self.estimates[columns], self.draws[:, columns], self.freedom[columns]
         return Draws(estimates, draws, freedom, self.series[:, columns], self.block)
 
-    def stretched(self) -> Draws:
-        """A copy whose draws are stretched as the series' dependence requires."""
-        draws = self.estimates + (self.draws - self.estimates) * dependence(self.series, self.block)
-        return Draws(self.estimates, draws, self.freedom, self.series[:0], self.block)
-
-    def minus(self, other: Draws, *, paired: bool = False) -> Draws:
-        """The difference of two statistics. Unless `paired` (resampled together), its degrees of freedom are Welch and
-        Satterthwaite's."""
-        estimates, least = self.estimates - other.estimates, np.minimum(self.freedom, other.freedom)
-        if paired:
-            series = self.series - other.series
-            return Draws(estimates, self.draws - other.draws, least, series, self.block)
-        ours, theirs = self.stretched(), other.stretched()
-        variances = ours.draws.var(axis=0), theirs.draws.var(axis=0)
-        weight = variances[0] ** 2 / self.freedom + variances[1] ** 2 / other.freedom
-        freedom = np.divide(sum(variances) ** 2, weight, out=least, where=weight > 0)
-        return Draws(estimates, ours.draws - theirs.draws, freedom, ours.series, self.block)
+    def minus(self, other: Draws) -> Draws:
+        """The difference of two statistics that were resampled together."""
+        freedom = np.minimum(self.freedom, other.freedom)
+        series = self.series - other.series
+        return Draws(self.estimates - other.estimates, self.draws - other.draws, freedom, series, self.block)
 
     def log(self) -> Draws:
         """The logarithm of a positive statistic."""
@@ -96,7 +76,8 @@ class Draws:
         """An estimate per series with its expanded percentile interval (see the module); none with too few steps."""
         from scipy.special import ndtri  # imported here because it takes as long as reading a small recording
 
-        bounds = np.quantile(self.stretched().draws, ((1 - LEVEL) / 2, (1 + LEVEL) / 2), axis=0)
+        draws = self.estimates + (self.draws - self.estimates) * dependence(self.series, self.block)
+        bounds = np.quantile(draws, ((1 - LEVEL) / 2, (1 + LEVEL) / 2), axis=0)
         wider = np.sqrt((self.freedom + 1) / self.freedom) * _quantile(self.freedom) / ndtri((1 + LEVEL) / 2)
         low = self.estimates + np.minimum(bounds[0] - self.estimates, 0) * wider
         high = self.estimates + np.maximum(bounds[1] - self.estimates, 0) * wider
@@ -105,78 +86,13 @@ class Draws:
             for each in zip(self.estimates, low, high, strict=True)
         ]
 
-    def p_values(self) -> Floats:
-        """Two-sided, for the hypothesis that the statistic is 0: its t value with the bootstrap's standard error."""
-        from scipy.special import stdtr
 
-        error = self.stretched().draws.std(axis=0)
-        t = np.divide(np.abs(self.estimates), error, out=np.full(len(error), np.inf), where=error > 0)
-        nothing = (self.estimates == 0) | np.isnan(self.freedom)
-        return np.asarray(np.where(nothing, 1.0, 2 * stdtr(self.freedom, -t)))
-
-
-def medians(values: Floats, seed: int = 0) -> Draws:
+def medians(values: Floats) -> Draws:
     """Draws of the medians of the columns of (n steps, m) values."""
-    return _draws(values, np.median(values, axis=0), seed, lambda rows: np.median(values[rows], axis=1))
-
-
-def means(values: Floats, seed: int = 0) -> Draws:
-    """Draws of the means of the columns of (n steps, m) values."""
-    n = len(values)
-
-    def resampled(rows: Ints) -> Floats:
-        cells = rows + n * np.arange(len(rows))[:, None]
-        return np.asarray(np.bincount(cells.ravel(), minlength=len(rows) * n).reshape(len(rows), n) @ values / n)
-
-    return _draws(values, values.mean(axis=0), seed, resampled)
-
-
-def welch(base: Floats, other: Floats, *, of_medians: bool = False) -> Interval:
-    """The mean of `other` minus that of `base`, from at least two values each, in chronological order, with Welch's 95
-    % interval.
-
-    `of_medians` gives the difference of the medians. Its interval is √(π/2) times as wide: the ratio of the standard
-    errors of median and mean for many normal values; for few it is smaller. For dependent values see `_error`.
-    """
-    (base_error, base_freedom), (other_error, other_freedom) = _error(base), _error(other)
-    middle = np.median if of_medians else np.mean
-    difference, variance = float(middle(other) - middle(base)), base_error + other_error
-    if variance == 0:
-        return Interval(difference, difference, difference)
-    freedom = variance**2 / (base_error**2 / base_freedom + other_error**2 / other_freedom)
-    half = float(_quantile(freedom)) * sqrt(variance * (pi / 2 if of_medians else 1))
-    return Interval(difference, difference - half, difference + half)
-
-
-def half_width(values: Floats) -> float:
-    """Half the 95 % interval of the mean of at least two values, in chronological order (Student's t)."""
-    variance, freedom = _error(values)
-    return float(_quantile(freedom) * sqrt(variance))
-
-
-def _error(values: Floats) -> tuple[float, float]:
-    """Variance of the mean of some values, and its degrees of freedom.
-
-    Repeats within one process are similar, and the machine drifts. If there are enough repeats to detect that, they
-    count as the smaller number of independent ones that they are worth (`dependence`).
-    """
-    wider = float(dependence(values[:, None], 1)[0]) if len(values) >= _FEWEST_TIED else 1.0
-    return float(values.var(ddof=1) / len(values)) * wider**2, max(len(values) / wider**2 - 1, 1.0)
-
-
-def needed(units: int, effect: Interval) -> int | None:
-    """The required sample size: how many units would show an effect of this size, if it is real, with 80 % power.
-
-    The half width h of the interval shrinks with the square root of the number of units; by the normal approximation
-    (z.975 + z.8) · h / z.975 <= |effect|. None without an interval or an effect (under 1e-6).
-    """
-    from scipy.special import ndtri
-
-    if effect.low is None or effect.high is None or abs(effect.estimate) < 1e-6:
-        return None
-    z = float(ndtri(0.5 + LEVEL / 2))
-    error = (effect.high - effect.low) / 2 / z
-    return max(units, ceil(units * ((z + float(ndtri(POWER))) * error / effect.estimate) ** 2))
+    block = max(block_length(column) for column in values.T)
+    parts = [np.median(values[rows], axis=1) for rows in _blocks(len(values), block, np.random.default_rng(_SEED))]
+    freedom = max(len(values) / block - 1, 1.0) if len(values) >= FEWEST else np.nan
+    return Draws(np.median(values, axis=0), np.concatenate(parts), np.full(values.shape[1], freedom), values, block)
 
 
 def block_length(series: Floats) -> int:
@@ -228,18 +144,6 @@ def dependence(series: Floats, block: int) -> Floats:
     )
     ratio = np.divide(square * (1 + rho) / (1 - rho), in_blocks, out=np.ones(m), where=in_blocks > 0)
     return np.asarray(np.sqrt(np.maximum(ratio, 1)))
-
-
-def _draws(values: Floats, estimates: Floats, seed: int, resampled: _Statistic) -> Draws:
-    block = max(block_length(column) for column in _leading(values))
-    parts = [resampled(rows) for rows in _blocks(len(values), block, np.random.default_rng(_SEED + seed))]
-    freedom = max(len(values) / block - 1, 1.0) if len(values) >= FEWEST else np.nan
-    return Draws(estimates, np.concatenate(parts), np.full(values.shape[1], freedom), values, block)
-
-
-def _leading(values: Floats) -> Iterator[Floats]:
-    """The columns that determine the block length: the ten with the largest variance, if there are many."""
-    yield from values.T[np.argsort(-values.var(axis=0), kind="stable")[:10]]
 
 
 def _blocks(n: int, block: int, random: np.random.Generator) -> Iterator[Ints]:

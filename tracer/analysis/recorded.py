@@ -13,8 +13,9 @@ import numpy as np
 
 from tracer.analysis.bounds import HOW_TO_TELL
 from tracer.analysis.causes import CAUSES
-from tracer.analysis.distortion import UNUSED_RATE
-from tracer.analysis.estimates import half_width
+from tracer.analysis.difference import Estimate
+from tracer.analysis.distortion import PRECISION, UNUSED_RATE
+from tracer.analysis.evidence import engine_of
 from tracer.analysis.gaps import GapReport, measured_rate
 from tracer.analysis.step_work import Compute, StepSpans, activity_steps, of_steps, step_spans, tokens_per_step
 from tracer.analysis.syncs import StepCounts
@@ -49,6 +50,7 @@ class Untraced:
         repeats: the rate of each; empty if unknown.
         spread: lowest and highest, if the individual repeats are unknown.
         given: by the user, not by run.json.
+        process: what identifies the process of all repeats; "" if each may be of another one.
     """
 
     unit: Unit
@@ -56,17 +58,29 @@ class Untraced:
     repeats: tuple[float, ...] = ()
     spread: tuple[float, float] | None = None
     given: bool = False
+    process: str = ""
 
     @property
-    def error(self) -> float | None:
-        """Half the 95 % interval of the rate's logarithm; None if unknown.
+    def is_repeated(self) -> bool:
+        """Whether its repeats, or their spread, are known."""
+        return len(self.repeats) > 1 or self.spread is not None
 
-        For a spread it is half of that spread, as if of five repeats: the range of five normal values contains a
-        difference of medians in 95 % of cases, that of three in only 78 %.
+    @property
+    def log(self) -> Estimate:
+        """The logarithm of the rate.
+
+        Half the interval is half of the spread, as if of five repeats: the range of five normal values contains a
+        difference of medians in 95 % of cases, that of three in only 78 %. Without a spread it is `PRECISION`.
         """
         if len(self.repeats) > 1:
-            return half_width(np.log(self.repeats))
-        return log(self.spread[1] / self.spread[0]) / 2 if self.spread else None
+            return Estimate.of(np.log(self.repeats)[:, None], of_medians=True)
+        return Estimate.known(log(self.median), log(self.spread[1] / self.spread[0]) / 2 if self.spread else PRECISION)
+
+    @property
+    def error(self) -> float:
+        """Half the 95 % interval of the logarithm of the mean rate."""
+        means = Estimate.of(np.log(self.repeats)[:, None]) if len(self.repeats) > 1 else self.log
+        return float(means.half_width[0])
 
 
 class StepTimes(Columns):
@@ -138,6 +152,8 @@ class Measured:
 
     Attributes:
         name: as shown to readers.
+        engine: the engine that was recorded, "" if nothing shows it.
+        process: what identifies the process, or else the file; "" if nothing does.
         conditions: model, batch, gpu, ... -> their value as text; unknown ones are left out. A batch size that is only
             known from the marks of the steps is included if nearly all steps have it; so is the number of devices on
             which they compute if run.json does not give it.
@@ -161,6 +177,8 @@ class Measured:
     """
 
     name: str
+    engine: str
+    process: str
     conditions: dict[str, str]
     phases: tuple[str, ...]
     held: tuple[str, ...]
@@ -186,6 +204,14 @@ class Measured:
     def inflated(self) -> bool:
         """Whether the gaps are longer than without a profiler."""
         return self.traced and not self.corrected
+
+    @property
+    def period_by_rate_us(self) -> float | None:
+        """A step by the rate without a profiler; None if that is unknown."""
+        if self.untraced is None:
+            return None
+        per_step = self.tokens_per_step if self.untraced.unit == "tokens/s" else 1.0
+        return None if per_step is None else 1e6 * per_step / self.untraced.median
 
     @property
     def recorder(self) -> str:
@@ -258,9 +284,12 @@ def measure(recording: Recording) -> Measured:
     computing = of_steps(recording.compute)
     times = _step_times(recorded, computing, step_spans(trace, steps, computing), step_rate if corrected else None)
     strategy, signature, counts = _calls(recording)
-    error = untraced.error if corrected and untraced is not None else None
+    error = untraced.error if corrected and untraced is not None else PRECISION
+    engine = engine_of(trace)
     return Measured(
         name=recording.name,
+        engine="" if engine is None else engine.name,
+        process=run_json.process(trace) or recording.place,
         conditions={"devices": str(len(np.unique(computing.device)))} | _batch(steps) | conditions(trace, within),
         phases=tuple(sorted(set(steps.rows.phase))),
         held=tuple(steps.phases),
@@ -273,7 +302,7 @@ def measure(recording: Recording) -> Measured:
         untraced=untraced,
         gaps=recorded.corrected(roughly=True) if corrected else recorded,
         corrected=corrected,
-        gap_error=1e6 / step_rate * error if error is not None and step_rate else 0.0,
+        gap_error=1e6 / step_rate * error if corrected and step_rate else 0.0,
         device_steps=times,
         steps=_over_devices(times, counts),
         kernels=_kernels(trace, steps),
@@ -301,10 +330,11 @@ def _given(steps_per_s: Sequence[float], tokens_per_step: float | None) -> Untra
 
 
 def _from_run_json(trace: Trace, within: str | None) -> Untraced | None:
-    rate = run_json.tokens_per_s(trace, within)
+    rate, process = run_json.tokens_per_s(trace, within), run_json.of_rates(trace)
     if rate is None or within is not None:
-        return None if rate is None else Untraced("tokens/s", rate)
-    return Untraced("tokens/s", rate, run_json.tokens_per_s_repeats(trace), run_json.tokens_per_s_spread(trace))
+        return None if rate is None else Untraced("tokens/s", rate, process=process)
+    repeats, spread = run_json.tokens_per_s_repeats(trace), run_json.tokens_per_s_spread(trace)
+    return Untraced("tokens/s", rate, repeats, spread, process=process)
 
 
 def _step_times(report: GapReport, compute: Compute, spans: StepSpans, step_rate: float | None) -> DeviceSteps:

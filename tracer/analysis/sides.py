@@ -1,8 +1,6 @@
-"""The two sides of a comparison: the source of their tokens/s, how much faster one is, which of its kernels are, and
-whether they can be compared.
+"""The two sides of a comparison: the source of their tokens/s, and whether they can be compared.
 
-Rates count tokens if the number of tokens per step is known for both, else steps. Kernels are compared per token and
-per call, over many kernels simultaneously. Every figure has a 95 % interval.
+Rates count tokens if the number of tokens per step is known for both, else steps.
 """
 
 from __future__ import annotations
@@ -12,66 +10,27 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
-from math import hypot, log
 from statistics import median
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import numpy as np
 
-from tracer.analysis.estimates import FEWEST, Draws, means, medians, welch
 from tracer.analysis.interval import Interval
 from tracer.analysis.recorded import (
     COUNTS,
     WHOLE_GRAPH,
     Measured,
     MeasuredSteps,
-    StepKernels,
     Unit,
     Untraced,
     counts_per_token,
 )
 from tracer.engines.engine import DECODE, SPECULATIVE
 from tracer.errors import UsageError
-from tracer.model.columns import Columns, Names, Texts, firsts, joined, ranks
-from tracer.model.intervals import Bools, Floats, Ints
+from tracer.model.columns import joined
 
 Basis = Literal["untraced", "light", "traced"]
 """The source of tokens/s: measured without a profiler, the recorded steps of a light pass, or traced steps."""
-
-BASE, OTHER = 0, 1  # seeds, so that runs which are not paired are resampled independently
-FALSE_DISCOVERIES: Final = 0.05
-"""The accepted false discovery rate among the kernels reported as slower or faster."""
-
-
-class KernelChanges(Columns):
-    """The kernels of either run, by the size of their difference per token; NaN if unknown.
-
-    Attributes:
-        name, blocks: as in `StepKernels`.
-        base_calls, other_calls, base_us, other_us: per token.
-        difference_us: other - base, with its interval.
-        base_us_per_call, other_us_per_call: of each run.
-        per_call_ratio: other / base, with its interval.
-        p: see `compare_kernels`.
-        verdict: "slower" or "faster" per call, "only in base", "only in other", "" if no difference is shown.
-    """
-
-    name: Names
-    blocks: Ints
-    base_calls: Floats
-    other_calls: Floats
-    base_us: Floats
-    other_us: Floats
-    difference_us: Floats
-    difference_low: Floats
-    difference_high: Floats
-    base_us_per_call: Floats
-    other_us_per_call: Floats
-    per_call_ratio: Floats
-    per_call_low: Floats
-    per_call_high: Floats
-    p: Floats
-    verdict: Texts
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,211 +154,9 @@ def best_basis(*runs: Side) -> Basis:
     rates = [run.untraced for run in runs]
     traced = any(run.traced for run in runs)
     units = {None if rate is None else rate.unit for rate in rates}
-    if len(units) == 1 and all(rate and (traced or rate.error is not None or rate.given) for rate in rates):
+    if len(units) == 1 and all(rate and (traced or rate.is_repeated or rate.given) for rate in rates):
         return "untraced"
     return "traced" if traced else "light"
-
-
-@dataclass(frozen=True)
-class Speedup:
-    """The rate of the other run divided by that of the base.
-
-    Attributes:
-        ratio: with its interval.
-        rate: what the rate counts.
-        method: how the interval was computed.
-        unit: the resampled unit: "steps", "repeats" or "recordings".
-        units: the number of units on the smaller side; None if that has no meaning.
-    """
-
-    ratio: Interval
-    rate: Unit
-    method: str
-    unit: str
-    units: int | None
-
-
-def speedup_of(base: Side, other: Side, basis: Basis, paired: bool) -> Speedup:
-    """The speed-up on that basis.
-
-    Traced steps only bound the speed of untraced ones. The interval therefore covers every case between tracing that
-    added nothing to one run and as much as it can to the other (`Recording.least_share`), and vice versa.
-
-    Raises:
-        UsageError: the basis is "untraced" and a rate is unknown.
-    """
-    if basis == "untraced":
-        return _untraced(base, other)
-    recorded = _recorded(base, other, paired)
-    if basis == "light":
-        return recorded
-    least, most = base.least_share, other.least_share
-    bounds = recorded.ratio.bounds
-    ratio = Interval(recorded.ratio.estimate)
-    if bounds is not None and least > 0 and most > 0:
-        ratio = Interval(recorded.ratio.estimate, bounds[0] * least, bounds[1] / most)
-    return Speedup(ratio, recorded.rate, f"{recorded.method}, plus any tracing overhead", recorded.unit, None)
-
-
-def clusters(base: Side, other: Side) -> bool:
-    """Whether both sides have several recordings, so that variation between processes is included."""
-    return len(base.recordings) > 1 and len(other.recordings) > 1
-
-
-def complete(base: Side, other: Side, column: str) -> Floats:
-    """(n, 2): a column of both runs, for the steps that have it in both."""
-    return _known(np.stack([getattr(run.steps, column) for run in (base, other)], axis=1))
-
-
-def columns(run: Side, names: list[str]) -> Floats:
-    """(n, m): columns of `Measured.steps`, for the steps that have all of them."""
-    return _known(run.steps.values(*names))
-
-
-def _known(values: Floats) -> Floats:
-    return values[~np.isnan(values).any(axis=1)]
-
-
-def _recorded(base: Side, other: Side, paired: bool) -> Speedup:
-    gained = [run.tokens_per_step for run in (base, other)]
-    rate: Unit = "steps/s" if None in gained else "tokens/s"
-    base_gained, other_gained = (1.0 if one is None or rate == "steps/s" else one for one in gained)
-    if clusters(base, other):
-        rates = [np.log([_rate(r, rate) for r in run.recordings]) for run in (base, other)]
-        ratio = welch(rates[0], rates[1], of_medians=True).exp()
-        return Speedup(ratio, rate, "Welch's t over the recordings", "recordings", min(map(len, rates)))
-    periods = [columns(run, ["period"]) for run in (base, other)]
-    if paired:
-        draws = medians(np.log(complete(base, other, "period")) @ np.array([[1.0], [-1.0]]))
-        method = "block bootstrap over paired steps"
-    else:
-        draws = medians(periods[0], BASE).log().minus(medians(periods[1], OTHER).log())
-        method = "block bootstrap over each run's steps"
-    fewest = min(map(len, periods))
-    method = method if fewest >= FEWEST else f"only {fewest} periods"
-    ratio = draws.intervals()[0].widened(_gained_error(base, other) if rate == "tokens/s" else 0.0).exp()
-    return Speedup(ratio.times(other_gained / base_gained), rate, method, "steps", fewest)
-
-
-def _rate(recording: Measured, unit: Unit) -> float:
-    gained = recording.tokens_per_step if unit == "tokens/s" else None
-    return recording.steps_per_s * (1.0 if gained is None else gained)
-
-
-def _gained_error(base: Side, other: Side) -> float:
-    """Half the 95 % interval of the logarithm of the ratio of the tokens per step, which vary in a server whose
-    requests come and go; 0 if they are the same in both, step by step."""
-    series = [np.concatenate([r.gained for r in run.recordings]) for run in (base, other)]
-    if np.array_equal(series[0], series[1]):
-        return 0.0
-    intervals = [means(each[:, None]).log().intervals()[0].bounds for each in series if len(each)]
-    return hypot(*((bounds[1] - bounds[0]) / 2 for bounds in intervals if bounds))
-
-
-def _untraced(base: Side, other: Side) -> Speedup:
-    base_rate, other_rate = base.untraced, other.untraced
-    if base_rate is None or other_rate is None:
-        raise UsageError("the untraced rate of at least one run is unknown; give --untraced-tokens-per-s for each")
-    if len(base_rate.repeats) > 1 and len(other_rate.repeats) > 1:
-        ratio = welch(np.log(base_rate.repeats), np.log(other_rate.repeats), of_medians=True)
-        if base_rate.given or other_rate.given:  # of steps, times the tokens of the recorded ones
-            ratio = ratio.widened(_gained_error(base, other))
-        fewest = min(len(base_rate.repeats), len(other_rate.repeats))
-        return Speedup(ratio.exp(), base_rate.unit, "Welch's t over the untraced repeats", "repeats", fewest)
-    ratio = Interval(log(other_rate.median / base_rate.median))
-    if base_rate.error is None or other_rate.error is None:
-        return Speedup(ratio.exp(), base_rate.unit, "one untraced rate each, without repeats", "repeats", None)
-    within = Interval(ratio.estimate, ratio.estimate, ratio.estimate).widened(hypot(base_rate.error, other_rate.error))
-    return Speedup(
-        within.exp(), base_rate.unit, "the spread of the untraced rates, as if of five repeats", "repeats", None
-    )
-
-
-def compare_kernels(base: Sequence[Measured], other: Sequence[Measured], paired: bool) -> KernelChanges:
-    """Each kernel of either run.
-
-    Intervals are for the individual kernel (95 %). `p` is for the hypothesis that a call takes the same time in both
-    runs, adjusted over all kernels that occur in both with the method of Benjamini and Hochberg (1995), which bounds
-    the share of false discoveries. Holm's method would bound the chance of even one and miss most differences among
-    hundreds of kernels. The steps of several recordings count as those of one run. A whole graph is one kernel; its
-    calls are compared only if a token launches the same number in both runs, since half a model is not a faster model.
-    """
-    tables = [joined([recording.kernels for recording in recordings]) for recordings in (base, other)]
-    every = joined(tables)
-    names = every.name.in_order
-    kind = ranks(names.codes, every.blocks)
-    first = firsts(kind, int(kind.max(initial=-1)) + 1)
-    steps = [
-        ranks(np.repeat(np.arange(len(recordings)), [len(each.kernels) for each in recordings]), table.step)
-        for recordings, table in zip((base, other), tables, strict=True)
-    ]
-    kinds = np.split(kind, [len(tables[0])])
-    values = [_values(*each, len(first)) for each in zip(tables, steps, kinds, strict=True)]
-    distinct = [table.step[firsts(step, len(each))] for table, step, each in zip(tables, steps, values, strict=True)]
-    paired = paired and np.array_equal(distinct[0], distinct[1])
-    us, calls = _draws(values, paired)
-    difference = us[1].minus(us[0], paired=paired)
-    low, high = _bounds(difference.intervals())
-    per_call = [
-        np.divide(each.estimates, of.estimates, out=np.full(len(first), np.nan), where=of.estimates > 0)
-        for each, of in zip(us, calls, strict=True)
-    ]
-    (base_calls, other_calls), name = (each.estimates for each in calls), names[first]
-    ratio, verdict = _per_call(us, calls, ~name.rows(WHOLE_GRAPH) | (base_calls == other_calls), paired)
-    verdict[other_calls <= 0], verdict[base_calls == 0] = "only in base", "only in other"
-    changes = KernelChanges(
-        name, every.blocks[first], base_calls, other_calls, us[0].estimates, us[1].estimates, difference.estimates,
-        low, high, per_call[0], per_call[1], ratio[0], ratio[1], ratio[2], ratio[3], verdict,
-    )  # fmt: skip
-    return changes[np.argsort(-np.abs(changes.difference_us), kind="stable")]
-
-
-def no_kernels() -> KernelChanges:
-    """The table without rows."""
-    figures: dict[str, Any] = dict.fromkeys(KernelChanges.column_names(), np.zeros(0))
-    return KernelChanges(**figures | {"name": Names.of(())})
-
-
-def _values(kernels: StepKernels, step: Ints, kind: Ints, kinds: int) -> Floats:
-    """(n steps, 2m): µs of the m kinds of kernels, followed by their calls; 0 if a step lacks the kernel."""
-    values = np.zeros((int(step.max(initial=-1)) + 1, 2 * kinds))
-    values[step, kind], values[step, kinds + kind] = kernels.us, kernels.calls
-    return values
-
-
-def _draws(values: Sequence[Floats], paired: bool) -> tuple[list[Draws], list[Draws]]:
-    """Resampled mean µs and mean calls per token, each for base and other; paired runs are resampled together."""
-    m = values[0].shape[1] // 2
-    if paired:
-        both = means(np.concatenate(values, axis=1))
-        sides = [both.of(slice(0, 2 * m)), both.of(slice(2 * m, 4 * m))]
-    else:
-        sides = [means(each, seed) for seed, each in enumerate(values)]
-    return [side.of(slice(0, m)) for side in sides], [side.of(slice(m, 2 * m)) for side in sides]
-
-
-def _bounds(intervals: Sequence[Interval]) -> Floats:
-    """(2, n): lower and upper bounds, NaN if unknown."""
-    return np.array([(each.low, each.high) for each in intervals], np.float64).reshape(-1, 2).T
-
-
-def _per_call(us: list[Draws], calls: list[Draws], alike: Bools, paired: bool) -> tuple[Floats, Texts]:
-    """Of the `alike` kernels that occur in every resample of both runs, ratio per call with low and high and p (4, n),
-    and the verdict; NaN and "" for others."""
-    from scipy import stats  # imported here because it takes longer than reading two small recordings
-
-    shared = np.logical_and.reduce([(each.draws > 0).all(axis=0) for each in (*us, *calls)]) & alike
-    base, other = (
-        u.of(shared).log().minus(c.of(shared).log(), paired=True) for u, c in zip(us, calls, strict=True)
-    )  # fmt: skip
-    ratio = other.minus(base, paired=paired)
-    intervals = [e.exp() for e in ratio.intervals()]
-    adjusted = stats.false_discovery_control(ratio.p_values()) if len(intervals) else np.zeros(0)
-    per_call, verdict = np.full((4, len(shared)), np.nan), np.full(len(shared), "", dtype=object)
-    per_call[:, shared] = [e.estimate for e in intervals], *_bounds(intervals), adjusted
-    slower = np.where(ratio.estimates > 0, "slower", "faster")
-    verdict[shared] = np.where(adjusted <= FALSE_DISCOVERIES, slower, "")
-    return per_call, verdict
 
 
 # --- whether they can be compared ---
@@ -498,17 +255,9 @@ def _unlike_programs(base: Measured, other: Measured) -> Iterator[str]:
     if results[0] and results[1] and max(results[0]) != max(results[1]):
         yield f"a step fetches {max(results[0]):,} bytes in {names[0]}, {max(results[1]):,} in {names[1]}"
     for run, of in ((other, base), (base, other)):
-        period, busy_us = _period_by_rate(run), of.steps.mean("busy")
+        period, busy_us = run.period_by_rate_us, of.steps.mean("busy")
         if period is not None and _BUSY * period < busy_us:
             yield f"by its rate a step of {run.name} takes {period:,.0f} µs; {of.name} computes for {busy_us:,.0f} µs"
-
-
-def _period_by_rate(run: Measured) -> float | None:
-    """A step by the rate without a profiler, µs; None if that is unknown."""
-    if run.untraced is None:
-        return None
-    per_step = run.tokens_per_step if run.untraced.unit == "tokens/s" else 1.0
-    return None if per_step is None else 1e6 * per_step / run.untraced.median
 
 
 def _sizes(each: Iterable[int]) -> str:
@@ -556,9 +305,19 @@ def kernels_alike(base: Side, other: Side, *, as_many: bool = False) -> bool:
 
 def cautions(base: Side, other: Side) -> list[str]:
     """The caveats for any difference: conditions, how both were recorded, and what each recording says about itself.
-    The only source of these for the command, the page and the report."""
-    differences = dict.fromkeys(text for pair in _pairs(base, other) for text in _differences(*pair))
+    One that holds for several pairs is said once. The only source of these for the command, the page and the report."""
+    pairs_by_text: dict[str, list[tuple[Measured, Measured]]] = {}
+    for pair in _pairs(base, other):
+        for text in _differences(*pair):
+            pairs_by_text.setdefault(text, []).append(pair)
+    differences = [
+        text.format(*(_names(pair[at] for pair in pairs) for at in (0, 1))) for text, pairs in pairs_by_text.items()
+    ]
     return [*differences, *notes([*base.recordings, *other.recordings])]
+
+
+def _names(recordings: Iterable[Measured]) -> str:
+    return ", ".join(dict.fromkeys(recording.name for recording in recordings))
 
 
 def notes(recordings: Iterable[Measured]) -> list[str]:
@@ -571,31 +330,37 @@ def notes(recordings: Iterable[Measured]) -> list[str]:
 
 
 def _differences(base: Measured, other: Measured) -> Iterator[str]:
+    """Texts with {0} in place of the base's name and {1} in place of the other's."""
     for key in SHOULD_AGREE:
         if text := unlike(key, other.conditions, base.conditions):
-            yield f"{other.name} and {base.name} differ in {text}"
+            yield f"{{1}} and {{0}} differ in {_plain(text)}"
     if ("gpu" in base.conditions) != ("gpu" in other.conditions):
-        yield f"it is unknown whether {other.name} and {base.name} ran on the same GPU: only one of them names it"
+        yield "it is unknown whether {1} and {0} ran on the same GPU: only one of them names it"
     unsaid = [key for key in _OF_WORK if key not in base.conditions or key not in other.conditions]
     if "batch" in unsaid and len(base.gained) and len(other.gained):
         unsaid.remove("batch")
         yield (
-            f"the batch differs from step to step: a step gains {other.tokens_per_step:.3g} tokens in {other.name} and "
-            f"{base.tokens_per_step:.3g} in {base.name} (means), which affects tokens/s and steps/s"
+            f"the batch differs from step to step: a step gains {other.tokens_per_step:.3g} tokens in {{1}} and "
+            f"{base.tokens_per_step:.3g} in {{0}} (means), which affects tokens/s and steps/s"
         )
     if unsaid:
-        yield f"it is unknown whether {other.name} and {base.name} ran with the same {' and '.join(unsaid)}"
+        yield f"it is unknown whether {{1}} and {{0}} ran with the same {' and '.join(unsaid)}"
     if not _recorded_alike(base, other):
         yield (
-            f"they were recorded differently, so tracing also affects the difference in gaps and kernels: {other.name} "
-            f"{_level(other)}, {base.name} {_level(base)}"
+            "they were recorded differently, so tracing also affects the difference in gaps and kernels: {1} "
+            f"{_plain(_level(other))}, {{0}} {_plain(_level(base))}"
         )
     if base.inflated != other.inflated:
-        inflated, honest = (base, other) if base.inflated else (other, base)
+        inflated, honest = ("{0}", "{1}") if base.inflated else ("{1}", "{0}")
         yield (
-            f"the gap of {inflated.name} is as traced, that of {honest.name} is not inflated: their difference means "
+            f"the gap of {inflated} is as traced, that of {honest} is not inflated: their difference means "
             "nothing without --untraced-tokens-per-s for every run"
         )
+
+
+def _plain(text: str) -> str:
+    """A text without places for names."""
+    return text.replace("{", "{{").replace("}", "}}")
 
 
 def _tracing(base: Measured, other: Measured) -> Iterator[str]:

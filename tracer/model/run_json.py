@@ -61,6 +61,27 @@ def tokens_per_s_repeats(trace: Trace) -> tuple[float, ...]:
     return tuple(rate for rate in rates if rate is not None)
 
 
+def process(trace: Trace) -> str:
+    """What identifies the recorded processes: when their run began, and their numbers; "" if it does not say when."""
+    numbers = sorted(set(trace["api"]["process"].tolist()))
+    return f"{_created(trace)} {numbers}" if _created(trace) and numbers else ""
+
+
+def of_rates(trace: Trace) -> str:
+    """What identifies the process in which all rates were measured: `intertoken run` measures those of all its
+    configurations, and all repeats, in one, and a recording of several runs those of its ranges. "" if unknown."""
+    ranges = _object(_run(trace), "ranges")
+    if ranges:
+        return f"{_created(trace)} {sorted(ranges)}"
+    return _created(trace) if "warmup" in configuration(trace) else ""
+
+
+def _created(trace: Trace) -> str:
+    """When the run began; "" if run.json does not say it to the second."""
+    created = _run(trace).get("created")
+    return printable(created) if isinstance(created, str) and "T" in created else ""
+
+
 def machine(trace: Trace) -> dict[str, Any]:
     """The machine on which it ran, as far as known."""
     return _object(_run(trace), "machine")

@@ -14,8 +14,8 @@ from rich.text import Text
 from tracer.analysis.causes import CAUSES
 from tracer.analysis.compare import DISTORTION, LABELS, Basis, Comparison, Line, Side, figure_of_cause
 from tracer.analysis.interval import Interval
+from tracer.analysis.kernel_changes import KernelChanges
 from tracer.analysis.recorded import COUNTS
-from tracer.analysis.sides import KernelChanges
 from tracer.reporting import console as report
 from tracer.reporting.compare_words import RATE_BASIS, difference, gap_of, is_shown, percent, sentence
 from tracer.text import signed
@@ -66,6 +66,7 @@ def comparison_facts(comparison: Comparison) -> dict[str, Any]:
         "total_speedup": comparison.total_speedup,
         "needed": comparison.needed,
         "unit": comparison.unit,
+        "seconds": comparison.seconds,
         "difference": {
             "gap_us": _facts(comparison.gap_us),
             "mean_gap_us": _facts(comparison.mean_gap_us),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import expm1
 from typing import Final
 
 from tracer.analysis.compare import (
@@ -20,7 +21,7 @@ from tracer.analysis.compare import (
     figure_of_count,
     figure_of_needed,
 )
-from tracer.analysis.estimates import POWER
+from tracer.analysis.difference import POWER
 from tracer.analysis.interval import Interval
 from tracer.analysis.recorded import WHOLE_GRAPH
 from tracer.analysis.sides import Refusal
@@ -59,16 +60,25 @@ def phrases(comparison: Comparison) -> list[Phrase]:
     if comparison.refusal is not None:
         return list(_no_verdict(comparison, comparison.refusal))
     rate = _rate(comparison)
-    if comparison.needed is not None:
-        power = f"would show an effect of that size ({POWER:.0%} power)"
-        runs = Phrase(f"{comparison.needed:,} {comparison.unit} per run", figure_of_needed(comparison.unit))
-        rate += [Phrase("; about "), runs, Phrase(f" {power}")]
+    if comparison.showable is not None:
+        rate += _deciding(comparison, *comparison.showable)
     if comparison.verdict == "no interval":
         rate.append(Phrase(f" ({comparison.method}, so no interval can be given)"))
     first, second = rate, [*_gpu(comparison), *_gap(comparison)]
     if comparison.verdict in ("faster", "slower"):
         first, second = second, first
     return [Phrase(f"{_verdict(comparison)}: "), *first, Phrase("; "), *second]
+
+
+def _deciding(comparison: Comparison, many: int, smallest: float) -> Iterator[Phrase]:
+    """How much to measure for a verdict; if that is too much, which speed-up (its logarithm) many units would show."""
+    of, needed = "" if comparison.seconds is None else f" of {comparison.seconds:g} s", comparison.needed
+    units, power = f"{comparison.unit}{of} per run", f"({POWER:.0%} power)"
+    if needed is not None and needed <= many:
+        runs = Phrase(f"{needed:,} {units}", figure_of_needed(comparison.unit))
+        yield from (Phrase("; about "), runs, Phrase(f" would show an effect of that size {power}"))
+    else:
+        yield Phrase(f"; {many:,} {units} would show an effect of {100 * expm1(smallest):.2g} % or more {power}")
 
 
 def _no_verdict(comparison: Comparison, refusal: Refusal) -> Iterator[Phrase]:

@@ -147,7 +147,7 @@ def _of_steps(before: Ints, after: Ints) -> Interval:
     chosen = np.linspace(0, len(before) - 1, min(len(before), _MOST_STEPS)).astype(np.int64)
     both = np.maximum(np.column_stack([before, after])[chosen], 1).astype(np.float64)
     logs = estimates.medians(both).log()
-    (ratio,) = logs.of(slice(0, 1)).minus(logs.of(slice(1, 2)), paired=True).intervals()
+    (ratio,) = logs.of(slice(0, 1)).minus(logs.of(slice(1, 2))).intervals()
     moved = float(np.log(medians[0] / medians[1])) - ratio.estimate
     ends = (None if end is None else end + moved for end in (ratio.low, ratio.high))
     return replace(ratio, estimate=ratio.estimate + moved, low=next(ends), high=next(ends)).exp()
