@@ -251,8 +251,9 @@ def groups_of_facts(runs: Sequence[Run]) -> dict[str, list[Fact]]:
         ],
         "Idle time of a step": [
             time("median", "when its device computes nothing, as recorded", "idle_us.p50"),
-            _or_wide(time("median, untraced", "1 / (untraced rate) − busy time of the device", "untraced_idle_us",
+            _or_wide(time("median, untraced", "scaled to the mean that the untraced rate leaves", "untraced_idle_us",
                           False), runs, "idle"),
+            time("mean, untraced", "1 / (untraced rate) − busy time of the device", "untraced_idle_mean_us", False),
             *(time(f"{name}, mean", "", f"idle_us.{place}") for place, name in PLACES.items()),
             time("GPU busy", "for the median step", "busy_us"),
         ],
@@ -268,6 +269,7 @@ def groups_of_facts(runs: Sequence[Run]) -> dict[str, list[Fact]]:
             time("mean", "as recorded", "gap_mean_us"),
             _or_wide(time("p50, untraced", "its recorded share of the idle time left by the untraced rate",
                           "untraced_gap_us", False), runs, "gap"),
+            time("mean, untraced", "the same of the mean", "untraced_gap_mean_us", False),
         ],
         "Run-ahead of the host, when the device starts a step": [
             time("median", "since the step's first launch returned; a few µs: never ahead", partial(_ahead, "p50")),

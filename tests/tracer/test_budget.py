@@ -73,7 +73,7 @@ def test_at_node_level_a_gap_is_judged_by_its_interval():
     for most, verdict in ((bounds.low - 1, "broken"), (bounds.estimate, "not shown"), (bounds.high, "kept")):
         (found,) = findings(trace, text.format(most)).values()
         assert (found.verdict, found.interval) == (verdict, (bounds.low, bounds.high))
-        assert (found.found, found.excess) == ("60.8 to 103.8 µs, 95 % interval", None)
+        assert (found.found, found.excess) == ("42.6 to 109.1 µs, 95 % interval", None)
     assert "gap_us.untraced" not in fulfilled_budget(measure(trace, Scope()))
 
 
@@ -171,7 +171,7 @@ def test_any_table_is_a_budget_or_one_line(table):
 def test_a_base_is_judged_by_the_interval():
     for limit, most, told, verdict in TABLES["base"]:
         interval = Interval(*told)
-        compared = SimpleNamespace(speedup=interval, gap_us=interval)
+        compared = SimpleNamespace(speedup=interval, gap=interval)
         (finding,) = check_base(BaseLimits("main", **{limit: most}), compared)
         assert (finding.line.name, finding.verdict) == (f"base.{limit}", verdict), told
         expected = [1 - each for each in (told[0], *told[:0:-1])] if limit == "max_slowdown" else told
@@ -217,12 +217,12 @@ def test_junit_and_annotations(tmp_path):
     target = file(tmp_path, "is replaced", "check.xml")
     assert check(SCCC, "--budget", BUDGET, "--junit", target).exit_code == 1
     (suite,) = ElementTree.parse(target).getroot()
-    assert (suite.get("tests"), suite.get("failures")) == ("9", "7")
+    assert (suite.get("tests"), suite.get("failures")) == ("9", "6")
     failures = {case.get("name"): case.find("failure") for case in suite}
     assert failures["copies"] is None
     assert "found 14, allowed 5, 9 too many; first surplus call: cudaStream" in str(failures["syncs"].get("message"))
     annotations = [line for line in check(SCCC, "--budget", BUDGET, "--github").stdout.splitlines() if line[:2] == "::"]
-    assert len(annotations) == 7
+    assert len(annotations) == 7  # one is inconclusive
     assert annotations[0].startswith(f"::error file={BUDGET},title=token budget%3A syncs::syncs: found 14, allowed 5")
 
 

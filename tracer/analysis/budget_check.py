@@ -90,7 +90,8 @@ class ScopeFigures:
         """Gap and causes as recorded."""
         if self.scope.device is None:
             return self.recording.gaps_at_rate
-        return gap_report(self.trace, self.steps, self.recording.rate, device=self.scope.device)
+        rate, error = self.recording.rate, self.recording.rate_error
+        return gap_report(self.trace, self.steps, rate, error=error, device=self.scope.device)
 
     @cached_property
     def untraced_gaps(self) -> GapReport:
@@ -135,8 +136,9 @@ class ScopeFigures:
         return gaps.causes_us[which]
 
     def estimate(self, name: str) -> Interval | None:
-        """The estimate, with its interval, for a line's name if nothing better is known."""
-        return self.gaps.estimated if name == "gap_us.untraced.p50" else None
+        """The estimate, with its interval, for the name of a line whose figure follows from a rate."""
+        kind, _, which = name.partition(".untraced.")
+        return self.gaps.between.get(f"{kind} {which}") if kind == "gap_us" else None
 
     def _recorded_rate(self) -> float:
         if self.rates.traced_tokens_per_s is None:
@@ -263,14 +265,15 @@ def fulfilled_budget(measured: ScopeFigures) -> str:
 def _measures(measured: ScopeFigures) -> Iterator[str]:
     """Lines for gaps and rates, as far as they are known."""
     for tracing in TRACINGS:
-        for name in [f"tokens_per_s.{tracing}", *(f"gap_us.{tracing}.{which}" for which in STATISTICS[:2])]:
+        by_rate = tracing == "untraced" and measured.gaps.between
+        statistics = ("mean",) if by_rate else STATISTICS[:2]
+        for name in [f"tokens_per_s.{tracing}", *(f"gap_us.{tracing}.{which}" for which in statistics)]:
             try:
                 value = measured.figure(name)
             except TraceError:
                 continue
-            if name.startswith("gap_us.untraced") and measured.gaps.estimated:
+            if isinstance(value, str):  # an interval
                 continue
-            value = float(value)
             if name.startswith("tokens"):
                 yield f"{name}.min = {math.floor(value / (1 + HEADROOM) * 10) / 10:.10g}"
             else:
@@ -285,7 +288,7 @@ def check_base(base: BaseLimits, comparison: Comparison) -> Iterator[Finding]:
     is within it. Otherwise, and where the recordings cannot be compared, the result is inconclusive.
 
     `base.max_slowdown` is 1 - speedup: 0.02 if 2 % of the tokens/s are lost. `base.max_extra_gap_us` is the difference
-    between the median gaps.
+    between the median gaps, or between the means where a rate does not tell the medians.
     """
     if base.max_slowdown is not None:
         speedup, slowdown = comparison.speedup, None
@@ -294,7 +297,7 @@ def check_base(base: BaseLimits, comparison: Comparison) -> Iterator[Finding]:
             slowdown = Interval(1 - speedup.estimate, low, high)
         yield _finding("base.max_slowdown", slowdown, base.max_slowdown)
     if base.max_extra_gap_us is not None:
-        yield _finding("base.max_extra_gap_us", comparison.gap_us, base.max_extra_gap_us)
+        yield _finding("base.max_extra_gap_us", comparison.gap, base.max_extra_gap_us)
 
 
 def _finding(name: str, change: Interval | None, most: float) -> Finding:

@@ -117,7 +117,8 @@ class Comparison:
         paired: whether at steps with equal numbers.
         speedup: rate of the other / that of the base; above 1 the other is faster.
         total_speedup: the same from the total time of all recorded steps, in which a few slow steps count fully.
-        gap_us: difference of the median gaps, µs; `mean_gap_us` of the means.
+        gap_us: difference of the median gaps, µs, None where a rate does not tell one of them; `mean_gap_us` of the
+            means.
         causes_us: cause's name -> difference of the means, µs; they add up to `mean_gap_us`.
         busy_us: difference of the mean time that the device computes for a step, µs.
         counts: "syncs", "copies", "launches" -> difference per token.
@@ -152,6 +153,16 @@ class Comparison:
     seconds: float | None
     showable: tuple[int, float] | None
     cautions: list[str]
+
+    @property
+    def gap_statistic(self) -> Literal["p50", "mean"]:
+        """The statistic of the gap that can be compared: the mean where a rate does not tell the median."""
+        return "mean" if self.gap_us is None and self.mean_gap_us is not None else "p50"
+
+    @property
+    def gap(self) -> Interval | None:
+        """Difference of that statistic, µs."""
+        return self.mean_gap_us if self.gap_us is None else self.gap_us
 
     def lines(self) -> list[Line]:
         """All figures but those of kernels, in display order."""
@@ -219,7 +230,7 @@ def compare(base: Side, other: Side, *, force: bool = False) -> Comparison:
         paired=units.paired,
         speedup=speedup.ratio if stated else None,
         total_speedup=total if stated and not (base.traced or other.traced) else None,
-        gap_us=_gap(units) if gaps else None,
+        gap_us=_gap(units) if gaps and not (base.gap_between("p50") or other.gap_between("p50")) else None,
         mean_gap_us=mean["gap"] if gaps else None,
         causes_us={CAUSES[column]: mean[column] for column in CAUSES} if gaps and causes_alike(base, other) else {},
         busy_us=mean["busy"] if work is None and _busy_alike(base, other) else None,

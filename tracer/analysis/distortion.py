@@ -27,8 +27,11 @@ from tracer.model.fits import Stretch
 
 UNUSED_RATE: Final = "nothing was traced, so --untraced-tokens-per-s changes nothing"
 
-PRECISION: Final = 0.005
-"""Half the 95 % interval of a rate without repeats, relative to it."""
+_RESOLVED: Final = 0.01
+"""Of a step: idle time that a rate must tell from none for the device to be called always busy."""
+_LONGER: Final = 0.03
+"""By how much a device's work in a recording may exceed the step of its engine's own rate: a profiler makes kernels a
+little longer, and processes differ."""
 _MOST_PERIOD: Final = 1.5  # untraced / recorded; a profiler makes nothing faster, but runs differ
 
 
@@ -79,7 +82,8 @@ def _scaled(causes_us: dict[str, float], names: list[str], change: float) -> dic
 
 
 def of_another_run(period_us: float, steps_per_s: float) -> str | None:
-    """Why an untraced rate cannot belong to this recording, given the recorded period of a step; None if it can."""
+    """Why an untraced rate cannot belong to this recording, given the recorded mean period of a step; None if it
+    can."""
     untraced_us = 1e6 / steps_per_s
     if untraced_us <= _MOST_PERIOD * period_us:
         return None
@@ -87,3 +91,15 @@ def of_another_run(period_us: float, steps_per_s: float) -> str | None:
         f"under the profiler a step took {period_us:.1f} µs, by the untraced rate of {steps_per_s:g} steps/s "
         f"{untraced_us:.1f} µs; that rate is from another run"
     )
+
+
+def is_always_busy(idle_us: float, steps_per_s: float, error: float) -> bool:
+    """Whether the idle time that a rate leaves cannot be told from none: it is not longer than the rate's error, and
+    the device's work hardly longer than a step.
+
+    Args:
+        idle_us: mean of 1 / rate - busy, negative if the work is longer.
+        error: half the 95 % interval of the rate's logarithm.
+    """
+    period_us = 1e6 / steps_per_s
+    return -_LONGER * period_us <= idle_us <= min(error, _RESOLVED) * period_us

@@ -7,7 +7,7 @@ exactly.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
@@ -16,10 +16,11 @@ import numpy as np
 from tracer.analysis.bounds import HOW_TO_TELL
 from tracer.analysis.calls import of_graph_launches
 from tracer.analysis.causes import CAUSES, PARTS, IdleSpans, Near, calls_in, split
-from tracer.analysis.distortion import of_another_run, untraced_causes
+from tracer.analysis.distortion import is_always_busy, of_another_run, untraced_causes
 from tracer.analysis.idle import MOST_RUNS, IdleReport, idle_report, statistics
 from tracer.analysis.idle import Gaps as Gaps
 from tracer.analysis.interval import Interval
+from tracer.analysis.rates import PRECISION
 from tracer.analysis.step_work import Compute, all_compute, of_steps, step_spans
 from tracer.analysis.tokens import Steps
 from tracer.analysis.waits import poll_loops
@@ -50,6 +51,10 @@ STRETCHED: Final = (
     "is {}; a graph-level recording determines it more precisely"
 )
 
+BY_RATE: Final = (
+    "the mean gap without a profiler is {mean:,.1f} µs; as a rate is a mean, the median is known only to be {median}"
+)
+
 
 @dataclass(frozen=True)
 class GapReport:
@@ -65,16 +70,19 @@ class GapReport:
         compute_us: median time from a step's first compute to the end of its last, traced.
         idle: the idle time of the steps, which includes the gaps.
         untraced_steps_per_s: the rate on which the untraced figures are based; None if there is no valid one.
-        distortion: traced period / untraced period, None if the untraced one is unknown.
-        untraced_idle_us: p50 and mean of 1 / rate - busy time of the device; None as below, or if only
-            `estimated_idle` is known.
+        distortion: mean traced period / untraced period, None if the untraced one is unknown.
+        untraced_idle_us: p50 and mean without tracing (`IdleReport.between_us`); None each where its interval is wide.
+            None if the rate is unknown, or if the device is busy for longer than it allows.
         untraced_gap_us: p50 and mean as they would be without tracing: the gap's part of the idle time that the
-            untraced rate leaves (1 / rate - busy time). No p90, because a rate is a mean and says nothing about
-            individual steps. None if unknown, if the device is busy for longer, or if it also idles elsewhere and the
-            rate does not determine the gap's part, or if the interval of `estimated` is wide.
-        estimated: its median with its 95 % interval for node-level recordings, where the device's work is known only up
-            to the amount by which tracing stretched it (`tracer.analysis.distortion`).
-        estimated_idle: likewise the median idle time, where its interval is so wide that there is no figure.
+            untraced rate leaves. No p90, because a rate is a mean and says nothing about individual steps. None if
+            unknown, if the device is always busy or busy for longer, or if it also idles elsewhere and the rate does
+            not determine the gap's part, or if the interval of the mean is wide; no p50 where its own is wide.
+        estimated: its median with its 95 % interval where that is wide, and for all node-level recordings, where the
+            device's work is known only up to the amount by which tracing stretched it (`tracer.analysis.distortion`).
+        estimated_idle: the median idle time with its interval, where that is wide.
+        between: 95 % intervals of what the rate determines: "idle_us p50", "idle_us mean", "gap_us p50", "gap_us
+            mean".
+        always_busy: whether the rate leaves no idle time that it could tell from none.
         middle_gap_us: `untraced_gap_us`, even where its interval is wide: for the difference from a gap of a recording
             that tracing stretched in the same way.
         refused: why the rate cannot belong to this recording and is ignored; None if it can.
@@ -92,14 +100,16 @@ class GapReport:
     idle: IdleReport
     untraced_steps_per_s: float | None
     distortion: float | None
-    untraced_idle_us: dict[str, float] | None
-    untraced_gap_us: dict[str, float] | None
+    untraced_idle_us: dict[str, float | None] | None
+    untraced_gap_us: dict[str, float | None] | None
     estimated: Interval | None
     estimated_idle: Interval | None
     middle_gap_us: dict[str, float] | None
     refused: str | None
     warning: str | None
     unknown: int = 0
+    between: dict[str, Interval] = field(default_factory=dict)
+    always_busy: bool = False
 
     @cached_property
     def table(self) -> pd.DataFrame:
@@ -121,41 +131,55 @@ class GapReport:
         """The constants for the recording's GPU."""
         return fits_of(self.idle.gpu)
 
-    def at(self, untraced_steps_per_s: float | None) -> GapReport:
-        """The report at another untraced rate; None removes the rate. An untraced recording needs none."""
+    def at(self, untraced_steps_per_s: float | None, error: float = PRECISION) -> GapReport:
+        """The report at another untraced rate; None removes the rate. An untraced recording needs none.
+
+        Args:
+            error: half the 95 % interval of its logarithm.
+        """
         if self.warning is None:
             return self
         rate, idle = untraced_steps_per_s, self.idle
-        refused = of_another_run(self.period_us, rate) if rate else None
+        mean_period_us = float((self.gaps.next_start - self.gaps.this_start).mean()) / 1e3
+        refused = of_another_run(mean_period_us, rate) if rate else None
         known = None if refused else rate
-        left, unknown = None, refused or GIVE_RATE
+        told, mean_us = None, 0.0
         if known and len(idle.periods):
-            left = idle.untraced_us(known) if np.median(idle.untraced_ns(known)) > 0 else None
-            unknown = f"the device is busy for {idle.busy_us or 0:.1f} µs a step, longer than the untraced rate allows"
-        by_rate = None if left is None or known is None else _Told.of(self.gaps, idle, known, self.graph_trace)
-        wide = _wide_idle(idle, known, self.graph_trace) if left and known else None
+            mean_us = idle.mean_untraced_us(known)
+            told = _Told.of(self.gaps, idle, known, error, self.graph_trace)
+        busy = known is not None and told is not None and is_always_busy(mean_us, known, error)
+        by_rate = told if mean_us > 0 and not busy else None
+        leaves = by_rate is not None or busy
         return replace(
             self,
             untraced_steps_per_s=known,
-            distortion=self.period_us * known / 1e6 if known else None,
-            untraced_idle_us=None if wide else left,
+            distortion=mean_period_us * known / 1e6 if known else None,
+            untraced_idle_us=told.idle_us if told and leaves else None,
             untraced_gap_us=by_rate.figure_us if by_rate else None,
             estimated=by_rate.interval if by_rate else None,
-            estimated_idle=wide,
+            estimated_idle=told.idle if told and leaves and told.idle.is_wide else None,
+            between=told.between if told and leaves else {},
+            always_busy=busy,
             middle_gap_us=by_rate.gap_us if by_rate else None,
             refused=refused,
-            warning=_warning(unknown, left, wide, by_rate, self.fits),
+            warning=_warning(self, refused, known, error, by_rate, always_busy=busy),
         )
 
     @property
+    def is_stretched(self) -> bool:
+        """Whether node-level tracing alone, at an exact rate, leaves only a wide interval of the idle time."""
+        if self.graph_trace != "node" or self.untraced_steps_per_s is None or not len(self.idle.periods):
+            return False
+        exact = self.idle.between_us(self.untraced_steps_per_s, 0.0, (-1, 0, 1))["mean"]
+        return exact.is_wide
+
+    @property
     def is_undetermined(self) -> bool:
-        """Whether the rate leaves idle time, but does not determine the gap's part of it, or only within a wide
-        interval."""
-        leaves_idle = self.untraced_idle_us is not None or self.estimated_idle is not None
-        return leaves_idle and self.untraced_gap_us is None
+        """Whether the rate belongs to the recording, but does not determine the gap, or only within a wide interval."""
+        return self.untraced_idle_us is not None and self.untraced_gap_us is None
 
     def corrected(self, *, roughly: bool = False) -> GapReport:
-        """The report with `gap_us`, `causes_us` and `parts_us` as they would be without tracing.
+        """The report with `gap_us` (as far as known), `causes_us` and `parts_us` as they would be without tracing.
 
         See `distortion.untraced_causes` for how much tracing adds to each cause.
 
@@ -170,7 +194,8 @@ class GapReport:
             return self
         if self.refused is not None:
             raise TraceError(f"cannot correct the recording: {self.refused}")
-        gap_us = self.middle_gap_us if roughly else self.untraced_gap_us
+        figures = self.untraced_gap_us or {}
+        gap_us = self.middle_gap_us if roughly else {name: us for name, us in figures.items() if us is not None} or None
         if gap_us is None and self.is_undetermined:
             raise TraceError(f"cannot correct the gap: {self.warning}")
         if gap_us is None:
@@ -187,13 +212,13 @@ class GapReport:
             cause: {part: us * (causes[cause] / self.causes_us[cause] if us else 0.0) for part, us in inner.items()}
             for cause, inner in self.parts_us.items()
         }
-        warning = STRETCHED.format(self.estimated) if self.estimated else None
+        warning = _of_median(self.graph_trace, self.estimated, gap_us["mean"]) if self.estimated else None
         return replace(self, gap_us=gap_us, causes_us=causes, parts_us=left, warning=warning)
 
 
 def gap_report(
-    trace: Trace, steps: Steps, untraced_steps_per_s: float | None = None, *, device: int | None = None,
-    every: Compute | None = None,
+    trace: Trace, steps: Steps, untraced_steps_per_s: float | None = None, *, error: float = PRECISION,
+    device: int | None = None, every: Compute | None = None,
 ) -> GapReport:  # fmt: skip
     """Measure the gaps between the steps and split them by cause.
 
@@ -201,6 +226,7 @@ def gap_report(
         untraced_steps_per_s: without a profiler, from the engine's own benchmark or from
             run.json. It determines distortion and untraced gap; `gap_us` stays as traced. Ignored if nothing was
             traced, or if the rate belongs to another run (`GapReport.refused`).
+        error: half the 95 % interval of that rate's logarithm.
 
     Raises:
         EmptyTraceError: no two steps of one group follow each other on a device, or of most it is unknown when their
@@ -252,7 +278,7 @@ def gap_report(
         warning=None if is_light else f"{TRACED}; {GIVE_RATE}",
         unknown=unknown,
     )
-    return recorded.at(untraced_steps_per_s)
+    return recorded.at(untraced_steps_per_s, error)
 
 
 def measured_rate(trace: Trace, steps: Steps, within: str | None = None) -> float | None:
@@ -335,64 +361,87 @@ def _copied(trace: Trace, since: Ints, until: Ints) -> Ints:
 
 @dataclass(frozen=True)
 class _Told:
-    """What a rate shows about the gap.
+    """What a rate shows about the idle time and the gap.
 
     Attributes:
+        idle: the median idle time.
         gap_us: see `GapReport.middle_gap_us`.
         interval: see `GapReport.estimated`.
-        bounds: of its median, if it is not determined.
+        bounds: of the median gap, if it is not determined.
+        between: see `GapReport.between`.
     """
 
+    idle: Interval
     gap_us: dict[str, float] | None
     interval: Interval | None
     bounds: tuple[float, float]
+    between: dict[str, Interval]
 
     @property
-    def figure_us(self) -> dict[str, float] | None:
+    def idle_us(self) -> dict[str, float | None]:
+        """See `GapReport.untraced_idle_us`."""
+        return {name: self.between[f"idle_us {name}"].figure for name in ("p50", "mean")}
+
+    @property
+    def figure_us(self) -> dict[str, float | None] | None:
         """See `GapReport.untraced_gap_us`."""
-        return None if self.interval and self.interval.is_wide else self.gap_us
+        if self.gap_us is None or self.between["gap_us mean"].is_wide:
+            return None
+        return {"p50": self.between["gap_us p50"].figure, "mean": self.gap_us["mean"]}
 
     @classmethod
-    def of(cls, gaps: Gaps, idle: IdleReport, steps_per_s: float, level: str) -> _Told:
+    def of(cls, gaps: Gaps, idle: IdleReport, steps_per_s: float, error: float, level: str) -> _Told:
+        signs = (-1, 0, 1) if level == "node" else (0,)
+        between = {f"idle_us {name}": of for name, of in idle.between_us(steps_per_s, error, signs).items()}
+        p50 = between["idle_us p50"]
         least, most = (float(np.median(ns)) / 1e3 for ns in idle.bounds_of_gaps(gaps, steps_per_s))
         gap_us = statistics(idle.untraced_gaps(gaps, steps_per_s))
         del gap_us["p90"]  # a rate is a mean
-        low, high = (statistics(idle.untraced_gaps(gaps, steps_per_s, sign))["p50"] for sign in (-1, 1))
         if idle.hides_stretch:
-            least, most = min(least, low), max(most, high)
+            hidden = [float(np.median(idle.untraced_gaps(gaps, steps_per_s, sign))) / 1e3 for sign in (-1, 1)]
+            least, most = min(least, *hidden), max(most, *hidden)
         if most - least > max(_TOLD * gap_us["p50"], _TOLD_US):
-            return cls(None, None, (least, most))
-        if level != "node":
-            return cls(gap_us, None, (least, most))
-        return cls(gap_us, Interval(gap_us["p50"], low, high), (least, most))
+            return cls(p50, None, None, (least, most), between)
+        between |= {f"gap_us {name}": of for name, of in idle.between_us(steps_per_s, error, signs, gaps).items()}
+        found = between["gap_us p50"]
+        estimated = found if level == "node" or found.is_wide else None
+        return cls(p50, gap_us, estimated, (least, most), between)
 
 
-def _wide_idle(idle: IdleReport, steps_per_s: float, level: str) -> Interval | None:
-    """See `GapReport.estimated_idle`."""
-    if level != "node":
-        return None
-    left = (np.maximum(idle.untraced_ns(steps_per_s, sign), 0) for sign in (-1, 0, 1))
-    low, middle, high = (float(np.median(ns)) / 1e3 for ns in left)
-    found = Interval(middle, low, high)
-    return found if found.is_wide else None
+def _of_median(level: str, median: Interval, mean_us: float) -> str:
+    """Why the median gap is known only roughly."""
+    return STRETCHED.format(median) if level == "node" else BY_RATE.format(median=median, mean=mean_us)
 
 
 def _warning(
-    unknown: str, left: dict[str, float] | None, wide: Interval | None, by_rate: _Told | None, fits: Fits
-) -> str:  # fmt: skip
+    report: GapReport, refused: str | None, rate: float | None, error: float, told: _Told | None, *, always_busy: bool
+) -> str:
     """The caveats for the recording, and the gap without tracing, or why that is unknown."""
-    if left is None or by_rate is None:
-        return f"{TRACED}; {unknown}"
-    if by_rate.interval and by_rate.interval.is_wide:
-        told = STRETCHED.format(by_rate.interval)
-    elif by_rate.gap_us is not None:
-        told = f"without it the gap is {by_rate.gap_us['p50']:,.1f} µs (p50)"
-    else:
-        idle = f"{left['p50']:,.1f}"
-        if wide is not None and wide.bounds:
-            idle = " to ".join(f"{bound:,.1f}" for bound in wide.bounds)
-        told = (
-            f"without it {idle} µs a step are idle (p50), of which {by_rate.bounds[0]:,.1f} to "
-            f"{by_rate.bounds[1]:,.1f} µs are the gap; the rate does not determine how much"
+    idle, fits = report.idle, report.fits
+    if always_busy and rate:
+        period, resolved = 1e6 / rate, error * 1e6 / rate
+        return (
+            f"{TRACED}; by its rate a step takes {period:,.1f} µs, for all of which the device is busy: the device "
+            f"bounds this engine, and the host has nothing to give; a step idles for less than the {resolved:,.1f} µs "
+            "that the rate resolves"
         )
-    return "; ".join(filter(None, (TRACED, fits.caution, told)))
+    if told is None and rate and len(idle.periods):
+        return (
+            f"{TRACED}; the device is busy for {idle.busy_us or 0:.1f} µs a step, longer than the untraced rate allows"
+        )
+    if told is None:
+        return f"{TRACED}; {refused or GIVE_RATE}"
+    if told.interval and told.interval.is_wide:
+        words = _of_median(report.graph_trace, told.interval, told.between["gap_us mean"].estimate)
+    elif told.gap_us is not None:
+        words = f"without it the gap is {told.gap_us['p50']:,.1f} µs (p50)"
+    else:
+        middle = told.idle.figure
+        of_idle = f"{middle or 0.0:,.1f}"
+        if middle is None and told.idle.bounds:
+            of_idle = " to ".join(f"{bound:,.1f}" for bound in told.idle.bounds)
+        words = (
+            f"without it {of_idle} µs a step are idle (p50), of which {told.bounds[0]:,.1f} to "
+            f"{told.bounds[1]:,.1f} µs are the gap; the rate does not determine how much"
+        )
+    return "; ".join(filter(None, (TRACED, fits.caution, words)))

@@ -15,9 +15,10 @@ What is left of a hole are its *pieces*, in which the device idles.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import exp
 from typing import Final
 
 import numpy as np
@@ -36,6 +37,7 @@ from tracer.analysis.causes import (
     split,
 )
 from tracer.analysis.distortion import stretch_ns
+from tracer.analysis.interval import Interval
 from tracer.analysis.step_work import Compute, StepSpans, of_steps, step_spans
 from tracer.analysis.tokens import Steps
 from tracer.analysis.waited_for import Thread, WaitedThread, waited_threads
@@ -362,8 +364,54 @@ class IdleReport:
 
     def untraced_us(self, steps_per_s: float) -> dict[str, float]:
         """p50 and mean of `untraced_ns`, µs."""
-        us = np.maximum(self.untraced_ns(steps_per_s), 0) / 1e3
+        us = self._idle_ns(steps_per_s) / 1e3
         return {"p50": float(np.median(us)), "mean": float(us.mean())}
+
+    def _idle_ns(self, steps_per_s: float, sign: int = 0) -> Ints:
+        """`untraced_ns` without negative times, and with its mean (or 0): a step in which the device works for longer
+        than the mean period does not make the others idle for longer."""
+        ns = self.untraced_ns(steps_per_s, sign)
+        idle = np.maximum(ns, 0)
+        if (ns >= 0).all():
+            return idle
+        return np.rint(idle * (max(float(ns.mean()), 0.0) / max(float(idle.mean()), 1.0))).astype(np.int64)
+
+    def mean_untraced_us(self, steps_per_s: float) -> float:
+        """The mean idle time at that rate: 1 / rate - mean busy, µs; negative if the device is busy for longer."""
+        return float(self.untraced_ns(steps_per_s).mean()) / 1e3
+
+    def between_us(
+        self, steps_per_s: float, error: float, signs: Sequence[int], gaps: Gaps | None = None
+    ) -> dict[str, Interval]:
+        """p50 and mean of the idle time at that rate, or of the gaps, with their 95 % intervals, µs.
+
+        A rate is a mean. If tracing added to each step in proportion to its idle time, the p50 is the recorded one,
+        scaled as the mean. If it added the same to each, it is that much shorter. If only tracing made the steps
+        differ, it is that of 1 / rate - busy. The interval reaches from the least to the most of these, at both ends of
+        the rate's interval.
+
+        Args:
+            error: half the 95 % interval of the rate's logarithm.
+            signs: as in `untraced_ns`.
+        """
+
+        def at(rate: float, sign: int = 0) -> tuple[float, float, list[float]]:
+            if gaps is None:
+                recorded, of_rate = self.periods.idle, self._idle_ns(rate, sign)
+            else:
+                recorded, of_rate = gaps.gap, self.untraced_gaps(gaps, rate, sign)
+            mean = float(of_rate.mean())
+            middle, before = float(np.median(recorded)), float(recorded.mean())
+            scaled = middle * mean / before if before > 0 else mean
+            return scaled / 1e3, mean / 1e3, [max(middle + mean - before, 0.0) / 1e3, float(np.median(of_rate)) / 1e3]
+
+        scaled, mean, others = at(steps_per_s)
+        ends = [at(steps_per_s * exp(part * error), sign) for part in (-1, 1) for sign in signs]
+        medians = [scaled, *others, *(us for one, _, more in ends for us in (one, *more))]
+        means = [mean, *(one for _, one, _ in ends)]
+        return {
+            "p50": Interval(scaled, min(medians), max(medians)), "mean": Interval(mean, min(means), max(means))
+        }  # fmt: skip
 
     def untraced_gaps(self, gaps: Gaps, steps_per_s: float, sign: int = 0) -> Ints:
         """The gaps at that rate, ns, in the order of `gaps` (`gaps.GapReport.gaps`).
@@ -390,7 +438,7 @@ class IdleReport:
         all recorded idle time outside them."""
         each = self.periods
         apart = np.where(each.graph_kernels > 0, each.between_kernels, 0)
-        left = np.maximum(self.untraced_ns(steps_per_s, sign), 0)
+        left = self._idle_ns(steps_per_s, sign)
         return np.maximum(left - np.maximum(apart - self._stretch(sign), 0), 0), each.between_steps, each.idle - apart
 
     def _with(self, gaps: Gaps, change: Ints) -> Ints:

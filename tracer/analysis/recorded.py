@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from math import log
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from tracer.analysis.bounds import HOW_TO_TELL
 from tracer.analysis.causes import CAUSES
-from tracer.analysis.difference import Estimate
-from tracer.analysis.distortion import PRECISION, UNUSED_RATE
+from tracer.analysis.distortion import UNUSED_RATE
 from tracer.analysis.evidence import engine_of
 from tracer.analysis.gaps import GapReport, measured_rate
+from tracer.analysis.rates import Unit as Unit
+from tracer.analysis.rates import Untraced, of_run_json, of_steps_per_s
 from tracer.analysis.step_work import Compute, StepSpans, activity_steps, of_steps, step_spans, tokens_per_step
 from tracer.analysis.syncs import StepCounts
 from tracer.analysis.tokens import Steps
@@ -32,55 +31,10 @@ from tracer.notes import brief, by_weight
 if TYPE_CHECKING:
     from tracer.analysis.recording import Recording
 
-Unit = Literal["tokens/s", "steps/s"]
-
 COUNTS: Final = ("syncs", "copies", "launches")
 WHOLE_GRAPH: Final = "CUDA graph"
 
 _NEARLY_ALL: Final = 0.9  # of the steps; requests start and end one by one
-
-
-@dataclass(frozen=True)
-class Untraced:
-    """Tokens or steps per second without a profiler.
-
-    Attributes:
-        unit: "tokens/s" or "steps/s".
-        median: of the repeats.
-        repeats: the rate of each; empty if unknown.
-        spread: lowest and highest, if the individual repeats are unknown.
-        given: by the user, not by run.json.
-        process: what identifies the process of all repeats; "" if each may be of another one.
-    """
-
-    unit: Unit
-    median: float
-    repeats: tuple[float, ...] = ()
-    spread: tuple[float, float] | None = None
-    given: bool = False
-    process: str = ""
-
-    @property
-    def is_repeated(self) -> bool:
-        """Whether its repeats, or their spread, are known."""
-        return len(self.repeats) > 1 or self.spread is not None
-
-    @property
-    def log(self) -> Estimate:
-        """The logarithm of the rate.
-
-        Half the interval is half of the spread, as if of five repeats: the range of five normal values contains a
-        difference of medians in 95 % of cases, that of three in only 78 %. Without a spread it is `PRECISION`.
-        """
-        if len(self.repeats) > 1:
-            return Estimate.of(np.log(self.repeats)[:, None], of_medians=True)
-        return Estimate.known(log(self.median), log(self.spread[1] / self.spread[0]) / 2 if self.spread else PRECISION)
-
-    @property
-    def error(self) -> float:
-        """Half the 95 % interval of the logarithm of the mean rate."""
-        means = Estimate.of(np.log(self.repeats)[:, None]) if len(self.repeats) > 1 else self.log
-        return float(means.half_width[0])
 
 
 class StepTimes(Columns):
@@ -272,9 +226,9 @@ def measure(recording: Recording) -> Measured:
     recorded = recording.gaps_at_rate
     if recorded.refused is not None and given:
         raise TraceError(recorded.refused)
-    untraced = _given(given, per_step)
+    untraced = of_steps_per_s(given, per_step)
     if untraced is None and steps.decode_alone and recorded.refused is None:
-        untraced = _from_run_json(trace, within)
+        untraced = of_run_json(trace, within)
     unused = [UNUSED_RATE] if recording.rates and not given else []
     if recorded.period_us <= 0:
         raise EmptyTraceError(
@@ -284,7 +238,7 @@ def measure(recording: Recording) -> Measured:
     computing = of_steps(recording.compute)
     times = _step_times(recorded, computing, step_spans(trace, steps, computing), step_rate if corrected else None)
     strategy, signature, counts = _calls(recording)
-    error = untraced.error if corrected and untraced is not None else PRECISION
+    error = recording.rate_error if corrected else 0.0
     engine = engine_of(trace)
     return Measured(
         name=recording.name,
@@ -302,7 +256,7 @@ def measure(recording: Recording) -> Measured:
         untraced=untraced,
         gaps=recorded.corrected(roughly=True) if corrected else recorded,
         corrected=corrected,
-        gap_error=1e6 / step_rate * error if corrected and step_rate else 0.0,
+        gap_error=1e6 / step_rate * error if step_rate else 0.0,
         device_steps=times,
         steps=_over_devices(times, counts),
         kernels=_kernels(trace, steps),
@@ -319,22 +273,6 @@ def _batch(steps: Steps) -> dict[str, str]:
     distinct, counts = np.unique(sequences, return_counts=True)
     usual = int(distinct[counts.argmax()])
     return {"batch": str(usual)} if usual != MISSING and (sequences == usual).mean() >= _NEARLY_ALL else {}
-
-
-def _given(steps_per_s: Sequence[float], tokens_per_step: float | None) -> Untraced | None:
-    if not steps_per_s:
-        return None
-    rates = [rate * (tokens_per_step or 1.0) for rate in steps_per_s]
-    unit: Unit = "steps/s" if tokens_per_step is None else "tokens/s"
-    return Untraced(unit, float(np.median(rates)), tuple(rates), given=True)
-
-
-def _from_run_json(trace: Trace, within: str | None) -> Untraced | None:
-    rate, process = run_json.tokens_per_s(trace, within), run_json.of_rates(trace)
-    if rate is None or within is not None:
-        return None if rate is None else Untraced("tokens/s", rate, process=process)
-    repeats, spread = run_json.tokens_per_s_repeats(trace), run_json.tokens_per_s_spread(trace)
-    return Untraced("tokens/s", rate, repeats, spread, process=process)
 
 
 def _step_times(report: GapReport, compute: Compute, spans: StepSpans, step_rate: float | None) -> DeviceSteps:

@@ -13,6 +13,7 @@ from tracer.analysis.calls import Calls, host_calls
 from tracer.analysis.gaps import GapReport, gap_report, measured_rate
 from tracer.analysis.idle import IdleReport
 from tracer.analysis.path.paths import PathReport, path_report
+from tracer.analysis.rates import PRECISION, of_run_json, of_steps_per_s
 from tracer.analysis.run_ahead import RunAhead, run_ahead
 from tracer.analysis.step_work import Compute, StepSpans, all_compute, of_steps, step_spans
 from tracer.analysis.stream_order import in_order
@@ -107,10 +108,16 @@ class Recording:
         """Steps per second without a profiler: the median of the given rates, or that of run.json; None if unknown."""
         return median(self.rates) if self.rates else measured_rate(self.trace, self.steps, self.within)
 
+    @property
+    def rate_error(self) -> float:
+        """Half the 95 % interval of that rate's logarithm."""
+        rate = of_steps_per_s(self.rates) or of_run_json(self.trace, self.within)
+        return PRECISION if rate is None else rate.error
+
     @cached_property
     def gaps_at_rate(self) -> GapReport:
         """Like `gaps`; a given rate that belongs to another run is refused (`GapReport.refused`), not an error."""
-        return gap_report(self.trace, self.steps, self.rate, every=self.compute)
+        return gap_report(self.trace, self.steps, self.rate, error=self.rate_error, every=self.compute)
 
     @property
     def gaps(self) -> GapReport:

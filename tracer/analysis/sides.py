@@ -16,13 +16,12 @@ from typing import Final, Literal
 import numpy as np
 
 from tracer.analysis.interval import Interval
+from tracer.analysis.rates import Unit, Untraced
 from tracer.analysis.recorded import (
     COUNTS,
     WHOLE_GRAPH,
     Measured,
     MeasuredSteps,
-    Unit,
-    Untraced,
     counts_per_token,
 )
 from tracer.engines.engine import DECODE, SPECULATIVE
@@ -61,16 +60,18 @@ class Side:
 
     @property
     def gap_us(self) -> Mapping[str, float | None]:
-        """p50, mean and, unless corrected by a rate, p90; the median over several recordings. None each if only
+        """p50, mean and, unless corrected by a rate, p90; the median over several recordings. None where only
         `gap_between` is known."""
         gaps = [r.gaps.gap_us for r in self.recordings]
         known = [name for name in gaps[0] if all(name in each for each in gaps)]
-        return {name: None if self.gap_between else median([each[name] for each in gaps]) for name in known}
+        return {name: None if self.gap_between(name) else median([each[name] for each in gaps]) for name in known}
 
-    @property
-    def gap_between(self) -> Interval | None:
-        """The 95 % interval of the median gap that reaches farthest, if one is so wide that there is no figure."""
-        wide = [r.gaps.estimated for r in self.recordings if r.gaps.estimated and r.gaps.estimated.is_wide]
+    def gap_between(self, name: str) -> Interval | None:
+        """The 95 % interval of the p50 or of the mean of the gap that reaches farthest, if a rate tells it only within
+        one so wide that there is no figure."""
+        key = f"gap_us {name}"
+        known = [r.gaps.between[key] for r in self.recordings if r.corrected and key in r.gaps.between]
+        wide = [interval for interval in known if interval.is_wide]
         return max(wide, key=lambda one: (one.high or 0.0) - (one.low or 0.0), default=None)
 
     @property
@@ -78,7 +79,7 @@ class Side:
         """Name of each cause -> mean over the recordings; within one recording they add up to the mean gap. None each
         if that has no figure."""
         causes = [r.gaps.causes_us for r in self.recordings]
-        if self.gap_between:
+        if self.gap_between("mean"):
             return dict.fromkeys(causes[0])
         return {name: float(np.mean([each[name] for each in causes])) for name in causes[0]}
 

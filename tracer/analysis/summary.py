@@ -49,14 +49,15 @@ class Summary:
         period_us: from the first compute of a step to that of the next, median.
         idle_us: `IdleReport.idle_us`; `idle_share` of all periods, and `idle_where`, where most of it is, in words.
         untraced_idle_us: the median that remains at the untraced rate; None where its interval is so wide that there is
-            only `estimated_untraced_idle_us`.
+            only `estimated_untraced_idle_us`. `untraced_idle_mean_us` is the mean, which a rate determines.
         busy_us: how long the device computes for a step, median.
         compute_us: from the first start to the last end of a step's compute, median.
         what: what the recording contains, in words.
         gap_p50_us, gap_p90_us, gap_mean_us: the gap; `causes_us` and their `parts_us` add up to the mean.
         untraced_causes_us: the causes, which add up to the mean gap at the untraced rate (`GapReport.corrected`).
         untraced_gap_us: the median gap at the untraced rate; `estimated_untraced_gap_us` with its interval if it is
-            only known that way. Where that is wide (`Interval.is_wide`), there is no figure.
+            only known that way. Where that is wide (`Interval.is_wide`), there is no figure. `untraced_gap_mean_us` is
+            the mean.
         syncs_per_token, copies_per_token, launches_per_token, blocking_copies_per_token, polls_per_token, fetch_lag,
             waits_elsewhere: as in `SyncReport`, like `signature` and `signature_share`.
         steps: their number; `token_source`, `confidence` and `prefill_steps` as in `Steps`.
@@ -92,6 +93,7 @@ class Summary:
     idle_share: float | None = None
     idle_where: str | None = None
     untraced_idle_us: float | None = None
+    untraced_idle_mean_us: float | None = None
     estimated_untraced_idle_us: Interval | None = None
     busy_us: float | None = None
     compute_us: float | None = None
@@ -100,6 +102,7 @@ class Summary:
     gap_p90_us: float | None = None
     gap_mean_us: float | None = None
     untraced_gap_us: float | None = None
+    untraced_gap_mean_us: float | None = None
     estimated_untraced_gap_us: Interval | None = None
     syncs_per_token: float | None = None
     copies_per_token: float | None = None
@@ -128,11 +131,12 @@ class Summary:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The fields as JSON. An estimate has no figure where its interval is wide, and that of the idle time is only
-        there where it is."""
+        """The fields as JSON. An estimate has no figure where its interval is wide. That of the idle time is only there
+        where it is, and means only where a rate tells them."""
         facts, intervals = asdict(self), ("estimated_untraced_gap_us", "estimated_untraced_idle_us")
         facts |= {name: one.facts for name in intervals if (one := getattr(self, name))}
-        return facts if self.estimated_untraced_idle_us else {n: f for n, f in facts.items() if n != intervals[1]}
+        optional = (intervals[1], "untraced_idle_mean_us", "untraced_gap_mean_us")
+        return {name: fact for name, fact in facts.items() if fact is not None or name not in optional}
 
 
 def figures(recording: Recording) -> Summary:
@@ -227,21 +231,23 @@ def _of_syncs(recording: Recording) -> dict[str, Any]:
 
 
 def _of_gaps(report: GapReport) -> dict[str, Any]:
-    untraced = report.untraced_gap_us["p50"] if report.untraced_gap_us else None
+    idle, gap = report.untraced_idle_us or {}, report.untraced_gap_us or {}
     causes = present(report.causes_us)
     return {
         "idle_us": report.idle.idle_us,
         "idle_share": report.idle.share,
         "idle_where": report.idle.where,
         "untraced_steps_per_s": report.untraced_steps_per_s,
-        "untraced_idle_us": report.untraced_idle_us["p50"] if report.untraced_idle_us else None,
+        "untraced_idle_us": idle.get("p50"),
+        "untraced_idle_mean_us": idle.get("mean"),
         "estimated_untraced_idle_us": report.estimated_idle,
         "busy_us": report.idle.busy_us,
         "compute_us": report.compute_us,
         "gap_p50_us": report.gap_us["p50"],
         "gap_p90_us": report.gap_us["p90"],
         "gap_mean_us": report.gap_us["mean"],
-        "untraced_gap_us": untraced,
+        "untraced_gap_us": gap.get("p50"),
+        "untraced_gap_mean_us": gap.get("mean"),
         "estimated_untraced_gap_us": report.estimated,
         "traced": report.warning is not None,
         "graph_trace": report.graph_trace,
@@ -251,7 +257,7 @@ def _of_gaps(report: GapReport) -> dict[str, Any]:
         "left_out": report.left_out,
         "causes_us": causes,
         "parts_us": {cause: report.parts_us[cause] for cause in causes},
-        "untraced_causes_us": present(report.corrected().causes_us) if report.warning and untraced is not None else {},
+        "untraced_causes_us": present(report.corrected().causes_us) if report.warning and gap else {},
     }
 
 

@@ -17,7 +17,6 @@ from tracer.analysis.distortion import UNUSED_RATE
 from tracer.analysis.gaps import GapReport
 from tracer.analysis.idle import PLACES
 from tracer.analysis.idle_sites import Sampled, idle_by_site, idle_stacks, sampled_functions
-from tracer.analysis.interval import words
 from tracer.analysis.streams import WAITS, bubble_report
 from tracer.analysis.summary import Summary
 from tracer.analysis.waited_for import named
@@ -150,10 +149,19 @@ def _idle_facts(summary: Summary, report: GapReport) -> dict[str, Any]:
         "idle_causes_us": {place: present(causes) for place, causes in report.idle.causes_us.items()},
         "idle_parts_us": report.idle.parts_us,
         "untraced_idle_us": report.untraced_idle_us,
+        **_by_rate(report),
         **({"estimated_untraced_idle_us": wide.facts} if (wide := report.estimated_idle) else {}),
         "idle_threads": [asdict(thread) for thread in report.idle.threads],
         "holes": report.idle.holes.head(_MOST_HOLES).to_dict("records"),
     }
+
+
+def _by_rate(report: GapReport) -> dict[str, Any]:
+    """The intervals of what an untraced rate tells; nothing without one."""
+    if not report.between:
+        return {}
+    intervals = {name: {"low": of.low, "high": of.high} for name, of in report.between.items()}
+    return {"untraced_intervals_us": intervals, "always_busy": report.always_busy}
 
 
 def _sampled_facts(sampled: Sampled | None) -> dict[str, Any]:
@@ -192,7 +200,7 @@ def _show_gaps(facts: dict[str, Any]) -> None:
     how = "   (untraced, corrected)" if corrected else report.distortion_words(facts["distortion"])
     over = f"{facts['gaps']} gaps between {facts['steps']} steps (from {facts['token_source']}), "
     over += f"CUDA graphs traced: {facts['graph_trace']}"
-    estimated = report.estimated_row(facts["estimated_untraced_gap_us"])
+    estimated = report.estimated_row(facts["estimated_untraced_gap_us"], (facts["untraced_gap_us"] or {}).get("mean"))
     console.print(report.grid({"gap": _statistics(gap) + how, **estimated, "over": over}))
     console.print(report.cause_bar(causes))
     total = sum(causes.values()) or 1.0
@@ -245,13 +253,10 @@ def _show_idle(console: Console, facts: dict[str, Any]) -> None:
     idle = facts["idle_us"]
     if not idle:
         return
-    untraced = facts["untraced_idle_us"]
     share = f"{facts['idle_share']:.0%} of the time; busy {number(facts['busy_us'])} µs"
     rows = {"idle": f"{_statistics(idle)} a step   ({share})"}
-    if untraced:
-        rows["untraced"] = f"p50 {number(untraced['p50'])} µs: 1 / rate - busy"
-    elif wide := facts.get("estimated_untraced_idle_us"):
-        rows["untraced"] = f"{words(**wide)} (p50): 1 / rate - busy"
+    if facts["untraced_idle_us"]:
+        rows["untraced"] = _untraced(facts)
     if facts["idle_where"]:
         rows[report.where_label(facts)] = facts["idle_where"]
     console.print(report.grid(rows))
@@ -278,6 +283,22 @@ def _show_idle(console: Console, facts: dict[str, Any]) -> None:
         }  # fmt: skip
         console.print(report.table_of(holes, headings))
     console.print()
+
+
+def _untraced(facts: dict[str, Any]) -> str:
+    """The idle time by the rate, p50 and mean with their intervals."""
+    intervals, figures = facts["untraced_intervals_us"], facts["untraced_idle_us"]
+    if facts["always_busy"]:
+        return f"0 to {number(intervals['idle_us mean']['high'])} µs: the device is always busy"
+    each = (f"{name} {_with_bounds(figures[name], **intervals[f'idle_us {name}'])}" for name in ("p50", "mean"))
+    return f"{'   '.join(each)}: 1 / rate - busy"
+
+
+def _with_bounds(us: float | None, low: float, high: float) -> str:
+    """A time with its interval; the interval alone if there is no figure."""
+    if us is None:
+        return f"{number(low)} to {number(high)} µs"
+    return f"{number(us)} µs [{number(low)}, {number(high)}]"
 
 
 def _statistics(us: dict[str, float | None]) -> str:

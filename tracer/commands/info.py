@@ -153,7 +153,7 @@ def show_info(facts: dict[str, Any]) -> None:
         "steps/s": rates,
         **({"tokens/s": f"{untraced} untraced, {traced} as recorded"} if facts["strategy"] else {}),
         "gap": gap + report.distortion_words(facts["distortion"]),
-        **report.estimated_row(facts["estimated_untraced_gap_us"]),
+        **report.estimated_row(facts["estimated_untraced_gap_us"], facts.get("untraced_gap_mean_us")),
         "run-ahead": report.run_ahead_words(facts["run_ahead"], facts["run_ahead_unknown"]),
         **({"kernels": ", ".join(kernels)} if "kernels" in facts else {}),
     }
@@ -192,6 +192,7 @@ def _idle(facts: dict[str, Any]) -> str:
         return "–"
     untraced = f"; {number(facts['untraced_idle_us'])} µs untraced" if facts["untraced_idle_us"] is not None else ""
     if wide := facts.get("estimated_untraced_idle_us"):
-        untraced = f"; untraced {words(**wide)}"
+        mean = facts.get("untraced_idle_mean_us")
+        untraced = f"; untraced {words(**wide)}{f'; its mean {number(mean)} µs' if mean is not None else ''}"
     places = ", ".join(f"{name} {number(idle[place])}" for place, name in PLACES.items() if idle[place] >= 0.05)
     return f"p50 {number(idle['p50'])} µs a step, {facts['idle_share']:.0%} of the time{untraced} (mean µs: {places})"

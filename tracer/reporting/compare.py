@@ -162,7 +162,7 @@ def _side_by_side(base: Side, comparisons: Sequence[Comparison]) -> Table:
             add(unit, [report.number(f[key]) for f in facts], of)
     for name in ("p50", "mean"):
         changes = [c.gap_us if name == "p50" else c.mean_gap_us for c in comparisons]
-        own = [gap_of(run) if name == "p50" else _fixed(run.gap_us[name]) for run in runs]
+        own = [gap_of(run, name) for run in runs]
         add(f"gap {name}", own, [difference(c) for c in changes])
     for cause in CAUSES.values():
         if any(f["causes_us"][cause] for f in facts):

@@ -14,6 +14,7 @@ from tracer.analysis.compare import (
     BUSY,
     DISTORTION,
     GAP,
+    MEAN_GAP,
     RATES,
     Comparison,
     Side,
@@ -131,27 +132,29 @@ def _gpu(comparison: Comparison) -> Iterator[Phrase]:
 
 
 def _gap(comparison: Comparison) -> Iterator[Phrase]:
-    base, other = map(gap_of, (comparison.base, comparison.other))
-    if comparison.gap_us is None:
+    which, gap = comparison.gap_statistic, comparison.gap
+    figure, mean = (MEAN_GAP, "mean ") if which == "mean" else (GAP, "")
+    base, other = (gap_of(run, which) for run in (comparison.base, comparison.other))
+    if gap is None:
         yield Phrase(f"gaps of {base} and {other} µs, not comparable", GAP)
         yield Phrase(" (")
         yield from _measured(comparison)
         yield Phrase(")")
         return
-    shown = is_shown(comparison.gap_us)
-    change = _gap_change(comparison, comparison.gap_us) if shown else "no difference shown"
-    change = change if comparison.gap_us.bounds else "no interval"
-    yield Phrase(f"gap from {base} to {other} µs{f' ({change}' if change else ''}", GAP)
+    shown = is_shown(gap)
+    change = _gap_change(comparison, gap) if shown else "no difference shown"
+    change = change if gap.bounds else "no interval"
+    yield Phrase(f"{mean}gap from {base} to {other} µs{f' ({change}' if change else ''}", figure)
     yield Phrase("; " if change else " (")
     yield from _measured(comparison)
     yield Phrase(")")
     if shown:
-        yield from _reasons(comparison, comparison.gap_us.estimate)
+        yield from _reasons(comparison, gap.estimate)
 
 
 def _gap_change(comparison: Comparison, change: Interval) -> str:
     """The change in the gap: relative if both gaps are known, absolute if only the difference is."""
-    base, other = (run.gap_us["p50"] for run in (comparison.base, comparison.other))
+    base, other = (run.gap_us[comparison.gap_statistic] for run in (comparison.base, comparison.other))
     if base is None or other is None:
         return f"{difference(change)} µs"
     if _ESTIMATED in (_kind(comparison.base), _kind(comparison.other)):
@@ -218,11 +221,12 @@ def _mean_gap(comparison: Comparison) -> float:
     return 0.0 if comparison.mean_gap_us is None else comparison.mean_gap_us.estimate
 
 
-def gap_of(run: Side) -> str:
-    """The median gap of a run, µs; in brackets its interval, if that is so wide that there is no figure."""
-    if run.gap_between is not None and (bounds := run.gap_between.bounds):
-        return f"[{', '.join(f'{bound:,.1f}' for bound in bounds)}]"
-    return f"{run.gap_us['p50']:,.1f}"
+def gap_of(run: Side, which: str = "p50") -> str:
+    """The median or mean gap of a run, µs; in brackets its interval, if that is so wide that there is no figure."""
+    wide = run.gap_between(which)
+    if wide is not None and wide.bounds:
+        return f"[{', '.join(f'{bound:,.1f}' for bound in wide.bounds)}]"
+    return f"{run.gap_us[which]:,.1f}"
 
 
 def is_shown(change: Interval) -> bool:

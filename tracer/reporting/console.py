@@ -128,9 +128,10 @@ def followers(kind: str) -> str:
     return "steps" if kind in WITHOUT_COPIES else "input copies"
 
 
-def estimated_row(estimate: dict[str, float | None] | None) -> dict[str, str]:
-    """The estimated gap, if there is one."""
-    return {"untraced": f"{words(**estimate)} (p50, estimated)"} if estimate else {}
+def estimated_row(estimate: dict[str, float | None] | None, mean_us: float | None) -> dict[str, str]:
+    """The estimated gap, if there is one, with its mean if that is known."""
+    mean = "" if mean_us is None else f"; mean {number(mean_us)} µs"
+    return {"untraced": f"{words(**estimate)} (p50, estimated){mean}"} if estimate else {}
 
 
 def distortion_words(value: float | None) -> str:

@@ -268,7 +268,7 @@ class Base:
         if self.state != CORRECTED or self.untraced is None:
             return None
         period_us = float(np.median(self.times.periods(self.time))) / 1e3
-        idle_us = {} if self.report.estimated_idle else self.report.idle.untraced_us(self.untraced)
+        idle_us = {} if self.report.is_stretched else self.report.idle.untraced_us(self.untraced)
         return Figures(self.untraced, self._tokens(self.untraced), period_us, idle_us, self._gap_us(self.time))
 
     @property
@@ -347,8 +347,8 @@ class Base:
         gap_us = self.times.gap_us(time)
         if self.state != CORRECTED:
             return gap_us
-        shares, replayed = self.report.untraced_gap_us, self.times.gap_us(self.time)
-        if shares is None:
+        shares, replayed = self.report.middle_gap_us, self.times.gap_us(self.time)
+        if shares is None or self.report.untraced_gap_us is None:
             return {}
         one, other = shares["p50"], replayed["p50"]
         if abs(one - other) > max(_SAME_GAP * max(one, other), _SAME_GAP_US):
