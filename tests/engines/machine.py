@@ -159,9 +159,9 @@ class Machine:
 
     def cut(self, begin: int, end: int) -> None:
         """Only what is called from `begin` on and before `end` was recorded, and what ran meanwhile."""
+        until = [*(step.start for step in self.steps[1:]), max(call.end for call in self.calls)]
         self.calls = [call for call in self.calls if begin <= call.start < end]
         self.ran = [ran for ran in self.ran if begin <= ran.start < end]
-        until = [*(step.start for step in self.steps[1:]), max(call.end for call in self.calls)]
         for at, (step, over) in enumerate(zip(self.steps, until, strict=True)):
             if step.start < begin or over > end:
                 phase = "unseen" if over <= begin or step.start >= end else "begun" if over > end else "ended"

@@ -11,7 +11,8 @@ LAUNCH, COPY, SYNC, HOST, SETUP = "launch", "copy", "sync", "host", "setup"
 LAUNCHES = ("launch", "launch ex", "graph")
 COPIES = ("copy", "blocking copy")
 SYNCS = ("sync", "device sync", "event sync", "query")
-SETUPS = ("begin capture", "end capture", "instantiate")
+SETUPS = ("instantiate",)
+CAPTURE = ("begin capture", "end capture")
 
 Span = tuple[int, int]
 
@@ -34,6 +35,9 @@ class Waited:
             cause: [(call.start, call.end) for call in machine.calls if call.what in of]
             for cause, of in ((LAUNCH, LAUNCHES), (COPY, COPIES), (SETUP, SETUPS))
         }
+        begins, ends = ([call for call in machine.calls if call.what == what] for what in CAPTURE)
+        captures = [(begin.start, end.end) for begin, end in zip(begins, ends, strict=True)]
+        self._calls[LAUNCH] = _joined(self._calls[LAUNCH] + captures)  # nothing runs of what is launched in one
         self._calls[SYNC] = _waits([call for call in machine.calls if call.what in SYNCS])
         for spans in (*self._copies.values(), *self._calls.values()):
             spans.sort()
@@ -71,6 +75,15 @@ def _waits(calls: list[Call]) -> list[Span]:
             spans.append((call.start, call.end))
         asked = call.event if call.what == "query" else -1
     return spans
+
+
+def _joined(spans: list[Span]) -> list[Span]:
+    """The spans without those inside others."""
+    kept: list[Span] = []
+    for start, end in sorted(spans):
+        if not kept or start >= kept[-1][1]:
+            kept.append((start, end))
+    return kept
 
 
 def _without(left: list[Span], spans: list[Span]) -> tuple[list[Span], int]:

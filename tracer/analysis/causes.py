@@ -45,7 +45,7 @@ from tracer.model.calls import (
 from tracer.model.columns import Columns, Several, among, grouped, joined, several, spread
 from tracer.model.intervals import Bools, Ints, covered, intersection, touching, union
 from tracer.model.schema import COMPUTE_TABLES, MOST_NS, PROFILER_DOMAINS
-from tracer.model.tables import Nvtx
+from tracer.model.tables import Api, Nvtx
 from tracer.model.trace import Trace
 
 CAUSES: Final = {
@@ -203,6 +203,25 @@ class _OfStep(_OnDevice):
     step_thread: Ints
 
 
+class _Captures(Columns):
+    """Stream captures of threads, from their begin to their end; what is launched in one does not run."""
+
+    start: Ints
+    end: Ints
+    process: Ints
+    thread: Ints
+
+    @classmethod
+    def of(cls, api: Api) -> _Captures:
+        """Those that end."""
+        edges = api[among(api.letter, [BEGIN_CAPTURE, END_CAPTURE])]
+        edges = edges[np.lexsort((edges.start, edges.thread, edges.process))]
+        begins = (edges.letter == BEGIN_CAPTURE)[:-1] & (edges.letter == END_CAPTURE)[1:]
+        begins &= (edges.process[1:] == edges.process[:-1]) & (edges.thread[1:] == edges.thread[:-1])
+        at = np.flatnonzero(begins)
+        return cls(edges.start[at], edges.end[at + 1], edges.process[at], edges.thread[at])
+
+
 class _NearCalls(PlainCalls):
     """Calls; `behind_copy` tells whether they follow a copy call of their thread without a sync."""
 
@@ -212,11 +231,12 @@ class _NearCalls(PlainCalls):
 @dataclass(frozen=True)
 class Near:
     """Everything between the first and the last compute of the steps, which may explain idle spans there: calls,
-    polling loops, waits for host functions, copies, collectives, NVTX ranges; and, with several devices, hosts or
-    processes, compute of the steps and all compute.
+    captures, polling loops, waits for host functions, copies, collectives, NVTX ranges; and, with several devices,
+    hosts or processes, compute of the steps and all compute.
     """
 
     calls: _NearCalls
+    captures: _Captures
     copies: _OnDevice
     compute: _OfStep
     all_compute: _OnDevice
@@ -246,8 +266,10 @@ class Near:
         own, owner = compute[launched], compute.at[launched]
         tables: list[Any] = [trace.table(name) for name in COMPUTE_TABLES]
         strangers = several(np.concatenate([table.process for table in tables]))
+        captures = _Captures.of(api)
         return cls(
             _NearCalls.from_table(api, behind_copy=_behind_copy(trace))[near(api)],
+            captures[near(captures)],
             joined([on_device(table, near(table)) for table in (trace.memcpys, trace.memsets)]),
             _OfStep.from_table(own, step_process=steps.rows.process[owner], step_thread=steps.rows.thread[owner]),
             joined([on_device(table, near(table) & strangers) for table in tables]),
@@ -390,17 +412,9 @@ def _on_device(trace: Trace, of: _Of, idle: _Launched) -> Iterator[tuple[str, Sp
     yield "copy_device", _not_outlasting(trace, _spans(near.copies, near.copies.device == of.device), of, idle)
     if len(near.compute):
         yield "other_device", _spans(near.compute, of.of_step() & (near.compute.device != of.device))
-    yield "launch_capture", _captures(calls)
+    yield "launch_capture", _spans(near.captures, of.on_thread(near.captures))
     yield "launch_call", _spans(calls, among(calls.letter, [LAUNCH, GRAPH_LAUNCH]))
     yield "other_process", _behind_launch(trace, idle, of.others())
-
-
-def _captures(calls: PlainCalls) -> Spans:
-    """From the begin of each stream capture of a thread to its end; captured launches do not run."""
-    begins, ends = calls[calls.letter == BEGIN_CAPTURE], calls[calls.letter == END_CAPTURE]
-    last = np.searchsorted(ends.start, begins.start)
-    inside = last < len(ends)
-    return begins.start[inside], ends.end[last[inside]]
 
 
 def _on_host(trace: Trace, of: _Of, idle: _Launched) -> Iterator[tuple[str, Spans]]:

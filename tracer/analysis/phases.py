@@ -127,11 +127,13 @@ def with_phases(trace: Trace, steps: Steps, calls: Calls) -> Steps:
             doubts.append("prompts; other sequences may decode at the same time")
         if not has_tokens and not sure and not _one_token_each(trace, work[(phase == DECODE) & (work.verifies == 0)]):
             doubts.append("assumed to decode, without evidence of one token each")
+        if not has_tokens and _share_results(work[asked], steps):
+            doubts.append("several of which share a result")
         if _fetches_vary(work, steps, asked & (phase == DECODE)):
             doubts.append("whose results vary in size from step to step, as if drafts were verified")
         phase[asked & (phase == DECODE) & (work.verifies > 0)] = SPECULATIVE
         phase[asked & _warm_ups(steps, phase, work.fetched)] = WARM_UP
-    elif steps.source == "calls" and work.results[asked].any() and median(work.results[asked]) < 1:
+    elif _share_results(work[asked], steps):
         doubts.append("several of which share a result")
     confidence = min(steps.confidence, GUESSED) if doubts else steps.confidence
     rows = steps.rows.changed(phase=Names.of(phase))
@@ -201,6 +203,11 @@ def _generates(work: _Work, steps: Steps) -> bool:
         return False
     small = ~(work.smallest > ONE_TOKEN * ONE_TOKEN)
     return bool((work.generates > 0).mean() > MOST or ((work.fetched > 0) & small).mean() > MOST)
+
+
+def _share_results(work: _Work, steps: Steps) -> bool:
+    """Whether most of these steps fetch nothing themselves, but some do."""
+    return steps.source == "calls" and bool(work.results.any()) and median(work.results) < 1
 
 
 def _one_token_each(trace: Trace, decodes: _Work) -> bool:
