@@ -192,6 +192,21 @@ def test_a_rank_of_several_has_no_margin() -> None:
         predicted(engines(1000, 2000), ScaleHost(0.5))
 
 
+@pytest.mark.parametrize("name", ["ncclDevKernel_AllReduce_Sum_bf16_RING_LL", "fill"])
+def test_collectives_may_be_hidden_in_whole_graphs_of_a_rank(name: str) -> None:
+    """It communicates before its steps; so its graphs may, too."""
+    script = Script()
+    script.launch((0, 1_000), (1_500, 3_000), name=name)
+    for step in range(12):
+        at = 100_000 * (step + 1)
+        script.graph((at, at + 5_000), (at + 8_000, at + 60_000))
+        script.copy((at + 6_000, at + 8_000), (at + 60_000, at + 61_000), "DtoH")
+        script.sync(at + 9_000, at + 65_000)
+        script.sync(at + 66_000, at + 68_000)
+        script.range("token", at, at + 70_000)
+    assert (RANKS in predicted(light(script.trace), WithoutSyncs((2,))).notes) == name.startswith("nccl")
+
+
 def test_what_was_never_measured_has_no_margin() -> None:
     """And several edits have one only where each has."""
     found = predicted(light(recorded("aaag")), SyncLatency(100))

@@ -24,7 +24,7 @@ from tracer.analysis.recording import Recording
 from tracer.analysis.step_work import steps_per_s, tokens_per_step
 from tracer.analysis.tokens import Steps
 from tracer.errors import CannotTellError, TraceError
-from tracer.model.columns import NEVER, Columns, grouped, positions, spread
+from tracer.model.columns import NEVER, Columns, grouped, positions, several, spread
 from tracer.model.fits import Fits, fits_for
 from tracer.model.intervals import Bools, Ints, covered
 from tracer.model.schema import MISSING
@@ -309,9 +309,13 @@ class Base:
 
     @cached_property
     def communicates(self) -> bool:
-        """Whether its steps contain collectives, which wait for other ranks."""
-        work = self.causality.segments.activities
-        return bool((work.collective & (self.causality.once(work_at, self.steps) >= 0)).any())
+        """Whether its steps contain collectives, which wait for other ranks, or may do so unseen: inside graphs that
+        were recorded whole, where the program communicates elsewhere or its steps are of several processes.
+        """
+        work, inside = self.causality.segments.activities, self.causality.once(work_at, self.steps) >= 0
+        hides = bool((work.is_graph & inside).any())
+        seen = work.collective if hides else work.collective & inside
+        return bool(seen.any() or (hides and several(self.steps.rows.process)))
 
     def figures(self, time: Ints, speedup: float) -> Figures:
         """The figures of a replay with this speed-up. In a corrected one, the idle time is what remains of the period,

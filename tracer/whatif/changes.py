@@ -298,6 +298,10 @@ class Edit:
         """A short description."""
         return self.words.format(**vars(self))
 
+    def widest(self, changes: Changes, steps: Steps) -> Edit:
+        """The same edit of everything that it may concern, where the recording does not tell; else itself."""
+        return self
+
     def apply(self, changes: Changes, steps: Steps) -> list[str]:
         """Apply the edit; return the assumptions that a reader must know."""
         raise NotImplementedError

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from operator import itemgetter
 from typing import Final
 
@@ -34,6 +34,9 @@ LADDER: Final = ("sccc", "saaas", "aaas", "aaag", "ggg")
 _MOST_OF_TOKENS: Final = 4096
 """Bytes that a step copies to the host: the tokens of 512 sequences take at most this, the logits of one take more."""
 _BYTES_OF_TOKEN: Final = 8
+
+_HOLES: Final = "scales the holes inside graphs and runs of launches that were recorded whole like their kernels"
+_WAITS: Final = "scales the waits for other ranks inside collectives like their transfers"
 
 
 @dataclass(frozen=True)
@@ -86,12 +89,24 @@ class WithoutSyncs(FewerCalls):
 
 @dataclass(frozen=True)
 class ScaleKernels(Edit):
-    """Kernels with matching names take `factor` times as long."""
+    """Kernels with matching names take `factor` times as long.
+
+    Attributes:
+        with_unnamed: also all graphs and runs of launches that were recorded whole, whose kernels have no names.
+    """
 
     pattern: str
     factor: float
+    _: KW_ONLY
+    with_unnamed: bool = False
 
     words = "kernels {pattern} × {factor:g}"
+
+    def widest(self, changes: Changes, steps: Steps) -> Edit:
+        """With the kernels that have no names, unless the pattern chooses what was recorded whole by its own name."""
+        work, chosen = changes.causality.segments.activities, self._chosen(changes)
+        unnamed = work.is_graph & (changes.causality.once(work_at, steps) >= 0)
+        return replace(self, with_unnamed=bool(unnamed.any() and not (work.is_graph & chosen).any()))
 
     def apply(self, changes: Changes, steps: Steps) -> list[str]:
         """Scale the kernels.
@@ -99,16 +114,21 @@ class ScaleKernels(Edit):
         Raises:
             UsageError: no kernel's name matches, or the pattern is not a valid regular expression.
         """
-        work = changes.causality.segments.activities
-        try:
-            chosen = work.name.chosen(re.compile(self.pattern).search) & (work.is_kernel | work.is_graph)
-        except re.error as problem:
-            raise UsageError(f"{self.pattern!r} is not a valid regular expression: {problem}") from None
-        if not chosen.any():
+        work, chosen = changes.causality.segments.activities, self._chosen(changes)
+        if self.with_unnamed:
+            chosen |= work.is_graph
+        if not chosen.any() and self.widest(changes, steps) == self:
             some = ", ".join(map(str, work.name.words[:5]))
             raise UsageError(f"no kernel matches {self.pattern!r}; the recording has {some}, ...")
         changes.scale_activities(np.flatnonzero(chosen), self.factor)
-        return []
+        return [note for rows, note in ((work.is_graph, _HOLES), (work.collective, _WAITS)) if (chosen & rows).any()]
+
+    def _chosen(self, changes: Changes) -> Bools:
+        work = changes.causality.segments.activities
+        try:
+            return work.name.chosen(re.compile(self.pattern).search) & (work.is_kernel | work.is_graph)
+        except re.error as problem:
+            raise UsageError(f"{self.pattern!r} is not a valid regular expression: {problem}") from None
 
 
 @dataclass(frozen=True)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from math import sqrt
+from math import log, sqrt
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from tracer.analysis import estimates
-from tracer.analysis.interval import Interval
+from tracer.analysis.interval import SHOWN, Interval
 from tracer.analysis.path.paths import Causality
 from tracer.analysis.path.segments import OuterCalls
-from tracer.errors import EmptyTraceError
+from tracer.errors import CannotTellError, EmptyTraceError
 from tracer.model.columns import grouped, spread
 from tracer.model.intervals import Bools, Ints
 from tracer.model.schema import DEVICE_TABLES, MISSING
@@ -97,13 +97,13 @@ def predict(base: Base, edits: Sequence[Edit], *, timeline: bool = True) -> Pred
 
     Raises:
         UsageError, UnsafePlanError: an edit is impossible, or unsafe.
+        CannotTellError: the recording does not tell what an edit concerns, and that makes a difference.
         EmptyTraceError: the steps take no time.
     """
-    changes = Changes(base.causality, base.assumed)
-    notes = list(dict.fromkeys(note for edit in edits for note in edit.apply(changes, base.steps)))
-    time = changes.dag().replayed()[0]
+    _check_told(base, edits)
+    changes, notes, time = _edited(base, edits)
     of_steps = _of_steps(base.times.periods(base.time), base.times.periods(time))
-    label = ", ".join(edit.label for edit in edits) or "no changes"
+    label = _label(edits)
     trace = _changed_trace(changes, time, label) if timeline else Trace({})
     half = _together([edit.half_margin(of_steps.estimate, base.level, base.fits) for edit in edits])
     if base.state == TRACED:
@@ -131,6 +131,34 @@ def predict(base: Base, edits: Sequence[Edit], *, timeline: bool = True) -> Pred
         notes=notes,
         trace=trace,
     )
+
+
+def _check_told(base: Base, edits: Sequence[Edit]) -> None:
+    """Raise CannotTellError if the steps may hold more kernels that edits concern than the recording names."""
+    widest = [edit.widest(Changes(base.causality, base.assumed), base.steps) for edit in edits]
+    if widest == list(edits):
+        return
+    before = base.times.periods(base.time)
+    none, every = (_of_steps(before, base.times.periods(_edited(base, each)[2])).estimate for each in (edits, widest))
+    if abs(log(every / none)) <= SHOWN:
+        return
+    between = "" if base.state == TRACED else f" lies between × {none:.4f} (none) and × {every:.4f} (all)"
+    raise CannotTellError(
+        f"{_label(edits)}: the recording has no names of the kernels inside the CUDA graphs of its steps, so which of "
+        f"them this concerns is unknown, and the speed-up{between or ' with it'}; a node pass names them (intertoken "
+        "record --passes node)"
+    )
+
+
+def _edited(base: Base, edits: Sequence[Edit]) -> tuple[Changes, list[str], Ints]:
+    """A recording with edits: the changes, their assumptions, and the time of every point, ns."""
+    changes = Changes(base.causality, base.assumed)
+    notes = list(dict.fromkeys(note for edit in edits for note in edit.apply(changes, base.steps)))
+    return changes, notes, changes.dag().replayed()[0]
+
+
+def _label(edits: Sequence[Edit]) -> str:
+    return ", ".join(edit.label for edit in edits) or "no changes"
 
 
 def _together(half_widths: Sequence[float | None]) -> float | None:
