@@ -16,10 +16,13 @@ from tests.tracer.test_causality import programs
 from tests.tracer.test_ranks import engines
 from tests.tracer.truths import DATA, rows, scene
 from tracer import Trace, analyse
+from tracer.analysis.recording import Recording
 from tracer.errors import CannotTellError, EmptyTraceError, IntertokenError, TraceError, UnsafePlanError
 from tracer.files.bounded import tomllib
 from tracer.model.fits import fits_of
 from tracer.model.trace import LIGHT
+from tracer.reporting.advice import facts_of, rest
+from tracer.whatif.advice import advise
 from tracer.whatif.base import CORRECTED, PLAIN, TRACED
 from tracer.whatif.changes import Edit
 from tracer.whatif.edits import (
@@ -192,6 +195,55 @@ def test_a_rank_of_several_has_no_margin() -> None:
         predicted(engines(1000, 2000), ScaleHost(0.5))
 
 
+def eager(trace_of_ours: bool, overlap: int) -> Trace:
+    """Steps of 40 kernels of 10 µs, launched one by one every 12 µs, each of which starts before the previous one has
+    ended, if they overlap."""
+    script = Script()
+    for step in range(12):
+        at = 520_000 * step
+        for i in range(40):
+            begin = at + 12_000 * i
+            script.launch((begin, begin + 8_000), (begin + 9_000 - overlap, begin + 19_000 + overlap))
+        script.copy((at + 480_000, at + 484_000), (at + 490_000, at + 492_000), "DtoH")
+        script.sync(at + 485_000, at + 500_000)
+        script.range("token", at, at + 510_000)
+    if trace_of_ours:
+        script_trace = light(script.trace)
+        script_trace.metadata["run"] = {"configuration": {"allocator": "sequential"}}
+        return script_trace
+    return light(script.trace)
+
+
+@pytest.mark.parametrize(("ours", "overlap", "tried"), [(False, 0, False), (True, 0, True), (False, 1_500, True)])
+def test_early_starts_are_for_programs_whose_kernels_can_and_gain_no_more_than_the_idle_time(
+    ours: bool, overlap: int, tried: bool
+) -> None:
+    """The device idles for 120 of 520 µs; kernels that start early would be shorter than recorded."""
+    trace = eager(ours, overlap)
+    base = based(trace)
+    found = advise(Recording.of_steps(trace, base.steps), base)
+    assert found.bound == pytest.approx(520 / (400 if not overlap else 481))
+    assert found.unsure["one graph launch"].speedup.estimate < found.bound
+    early = "one graph launch with early starts"
+    assert (early in found.withheld) == tried
+    assert early not in found.unsure
+
+
+def test_what_an_engine_calls_a_change_and_what_it_would_gain_is_one_row() -> None:
+    """vLLM, known by its marks alone, reads each result before the next launch; its kernels are PyTorch's, too."""
+    trace = hosted(0, 20_000, 50_000, mark="execute_context_0(0)_generation_1(1)")
+    base = based(trace)
+    facts = facts_of(advise(Recording.of_steps(trace, base.steps), base), "run", [])
+    (unused,) = facts["unused"]
+    assert (facts["engine"], unused["name"]) == ("vLLM", "`--async-scheduling` (`async_scheduling=True`)")
+    assert unused["edit"] == "device sampling, results read a step later"
+    assert unused["speedup"]["estimate"] == pytest.approx(90 / 52, rel=0.01)
+    first, *others = rest(facts)
+    assert first.startswith("vLLM offers launching the next step before the result of this one is read")
+    assert first.endswith("+73.1 % predicted (device sampling, results read a step later), without a margin")
+    assert not [line for line in others if "read a step later" in line or "no edit is predicted" in line]
+
+
 @pytest.mark.parametrize("name", ["ncclDevKernel_AllReduce_Sum_bf16_RING_LL", "fill"])
 def test_collectives_may_be_hidden_in_whole_graphs_of_a_rank(name: str) -> None:
     """It communicates before its steps; so its graphs may, too."""
@@ -254,7 +306,7 @@ def test_a_traced_recording_tells_of_the_engine_only_with_a_rate() -> None:
             predicted(trace, edit, rate=rate)
 
 
-def hosted(copies: int = 0, code: int = 0, kernel: int = 10_000) -> Trace:
+def hosted(copies: int = 0, code: int = 0, kernel: int = 10_000, mark: str = "token") -> Trace:
     """Steps of `code` ns of host code, copies of 10 µs of the host, a launch of 10 µs whose kernel begins 15 µs after
     it, and the fetch of the result, for which the host waits until 3 µs after it."""
     script, at = Script(), 0
@@ -268,7 +320,7 @@ def hosted(copies: int = 0, code: int = 0, kernel: int = 10_000) -> Trace:
         script.copy((at + 10_000, at + 20_000), (end, end + 2_000), kind="DtoH")
         script.sync(at + 20_000, end + 5_000)
         at = end + 5_000
-        script.range("token", begin, at)
+        script.range(mark, begin, at)
     return light(script.trace)
 
 

@@ -1,4 +1,4 @@
-"""Which engine was recorded: what a recording shows that only one engine has, besides the marks of its steps.
+"""Which engine was recorded: what a recording shows that only one engine has.
 
 Evidence are the names of kernels, the names and titles of processes and threads (`sglang::scheduler`), and the files of
 the functions on recorded stacks (`libllama.so`).
@@ -16,8 +16,8 @@ from tracer.model.trace import Trace
 
 
 def engine_of(trace: Trace) -> Engine | None:
-    """The engine that was recorded; None if nothing shows it."""
-    return next((engine for engine in engines() if is_of(trace, engine)), None)
+    """The engine that was recorded, shown by its marks, too; None if nothing shows it."""
+    return next((engine for engine in engines() if is_of(trace, engine) or _is_marked(trace, engine)), None)
 
 
 def is_of_any(trace: Trace, such: Iterable[Engine]) -> bool:
@@ -35,6 +35,14 @@ def is_of(trace: Trace, engine: Engine) -> bool:
         pattern is not None and _has(names, pattern)
         for pattern, of_them in ((engine.processes, _processes), (engine.libraries, _libraries))
         for names in of_them(trace)
+    )
+
+
+def _is_marked(trace: Trace, engine: Engine) -> bool:
+    """Whether the recording has marks that only this engine sets; those of usual names are of no engine."""
+    texts = trace.nvtx.text
+    return engine.kernels is not None and any(
+        mark.own and bool(texts.chosen(mark.text.search).any()) for mark in engine.marks
     )
 
 

@@ -36,6 +36,11 @@ def configuration(trace: Trace, within: str | None = None) -> dict[str, Any]:
     return _object(_run(trace), "configuration") | _range(trace, within)
 
 
+def is_ours(trace: Trace) -> bool:
+    """Whether `intertoken run` made the recording."""
+    return isinstance(configuration(trace).get("allocator"), str)
+
+
 def batch(trace: Trace, within: str | None = None) -> int | None:
     """The number of sequences in a step, or None."""
     value = configuration(trace, within).get("batch")

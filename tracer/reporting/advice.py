@@ -6,6 +6,7 @@ from collections import defaultdict
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from tracer.analysis.interval import SHOWN
 from tracer.reporting.console import number
 from tracer.text import percent
 
@@ -26,11 +27,18 @@ def facts_of(advised: Advised, path: str, options: list[str]) -> dict[str, Any]:
             for edit, one in advised.unsure.items()
         ],
         "engine": advised.engine.name if advised.engine else None,
-        "unused": [asdict(setting) for setting in advised.unused],
+        "unused": [asdict(setting) | _gain_of(advised, edit) for setting, edit in advised.unused.items()],
         "eager_launches": [asdict(one) for one in advised.eager],
         "refused": [{"edit": edit, "why": why} for edit, why in advised.refused.items()],
         "withheld": [{"edit": edit, "why": why} for edit, why in advised.withheld.items()],
     }
+
+
+def _gain_of(advised: Advised, edit: str) -> dict[str, Any]:
+    """The edit that predicts a setting, and its speed-up, null with the reason if nothing is predicted."""
+    told = advised.unsure.get(edit)
+    why = advised.refused.get(edit) or advised.withheld.get(edit) or ""
+    return {"edit": edit, "speedup": told and asdict(told.speedup), "why": why}
 
 
 def _facts(advice: Advice, path: str, options: list[str]) -> dict[str, Any]:
@@ -99,24 +107,36 @@ def notes_of(facts: dict[str, Any]) -> list[str]:
 
 
 def unused_of(facts: dict[str, Any]) -> list[str]:
-    """Settings that the engine offers and the recording does not use."""
+    """Settings that the engine offers and the recording does not use, with the gain that is predicted for each."""
     return [
-        f"{facts['engine']} offers {setting['change']}, which this recording does not use: {setting['name']} (seen in "
-        f"{setting['seen']}); its gain is not predicted"
-        for setting in facts["unused"]
+        f"{facts['engine']} offers {one['change']}, which this recording does not use: {one['name']} (seen in "
+        f"{one['seen']}); {_predicted(one)}"
+        for one in facts["unused"]
     ]
 
 
+def _predicted(unused: dict[str, Any]) -> str:
+    speedup, why = unused["speedup"], unused["why"]
+    if speedup is None:
+        return "its gain is not predicted" + (f": {why}" if why else "")
+    gain = f"{percent(speedup['estimate'] - 1)} predicted ({unused['edit']})"
+    return f"{gain}, without a margin" if speedup["low"] is None else f"{gain}, within its margin"
+
+
 def rest(facts: dict[str, Any]) -> list[str]:
-    """Edits without a gain or a margin, those that data flow forbids, unused settings and the upper bound."""
+    """Unused settings, each with what is predicted for it; edits without a gain or a margin, those that data flow
+    forbids, and the upper bound."""
     from tracer.whatif.prediction import NO_MARGIN
 
-    lines = [f"not possible: {one['edit']}; {one['why']}" for one in facts["refused"]]
-    for why in dict.fromkeys(one["why"] for one in facts["withheld"]):
-        edits = ", ".join(one["edit"] for one in facts["withheld"] if one["why"] == why)
+    settings = {one["edit"]: one for one in facts["unused"]}
+    lines = [f"not possible: {one['edit']}; {one['why']}" for one in facts["refused"] if one["edit"] not in settings]
+    withheld = [one for one in facts["withheld"] if one["edit"] not in settings]
+    for why in dict.fromkeys(one["why"] for one in withheld):
+        edits = ", ".join(one["edit"] for one in withheld if one["why"] == why)
         lines.append(f"this recording cannot show the gain of {edits}; {why}")
-    shown = [one["edit"] for one in facts["unsure"] if one["speedup"]["low"] is not None]
-    without = [one for one in facts["unsure"] if one["speedup"]["low"] is None]
+    unsure = [one for one in facts["unsure"] if one["edit"] not in settings]
+    shown = [one["edit"] for one in unsure if one["speedup"]["low"] is not None]
+    without = [one for one in unsure if one["speedup"]["low"] is None]
     if shown:
         lines.append(f"no gain shown, because the margin includes zero: {', '.join(shown)}")
     reasons = dict.fromkeys(note for one in without for note in one["assumptions"] if note in NO_MARGIN)
@@ -125,9 +145,10 @@ def rest(facts: dict[str, Any]) -> list[str]:
             f"{one['edit']} {percent(one['speedup']['estimate'] - 1)}" for one in without if why in one["assumptions"]
         )
         lines.append(f"predicted without a margin: {edits}; {why}")
-    lines += unused_of(facts)
+    lines = [*unused_of(facts), *lines]
     before, bound = facts["before"], facts["bound"]
-    if not facts["advice"]:
+    gains = any(one["speedup"] and one["speedup"]["estimate"] > 1 + SHOWN for one in facts["unused"])
+    if not facts["advice"] and not gains:
         lines.insert(0, "no edit is predicted to gain more than its margin")
     if bound is not None:
         lines.append(

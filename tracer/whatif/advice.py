@@ -1,7 +1,8 @@
 """What to change: every edit of a recording that data flow allows is predicted.
 
 An edit is kept if its gain exceeds the whole model margin (`fits.Margin`). An edit of a kind that was never measured
-has no margin and is not kept, however large the predicted gain. The recorded engine's settings name the changes.
+has no margin and is not kept, however large the predicted gain. A prediction above what the device would gain without
+any idle time is withheld. The recorded engine's settings name the changes.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy as np
 from tracer.analysis.call_sites import RANGES, call_sites
 from tracer.analysis.evidence import engine_of
 from tracer.analysis.interval import SHOWN
+from tracer.analysis.path.paths import work_at
 from tracer.analysis.recording import Recording
 from tracer.analysis.syncs import SyncReport
 from tracer.analysis.tokens import Steps
@@ -23,7 +25,9 @@ from tracer.engines.engine import COPIES, GRAPH, RUN_AHEAD, Engine, Setting
 from tracer.errors import CannotTellError, TraceError, UnsafePlanError, UsageError
 from tracer.model.calls import GRAPH_LAUNCH
 from tracer.model.columns import most_common, numbers
+from tracer.model.run_json import is_ours
 from tracer.model.trace import Trace
+from tracer.text import percent
 from tracer.whatif.base import TRACED, Base, Figures
 from tracer.whatif.changes import Changes, Edit
 from tracer.whatif.edits import LADDER, CopiesBehind, FollowStrategy, LaunchFirst, MergedCopies, ReadLater, WithoutSyncs
@@ -66,6 +70,10 @@ _AS_GRAPH: Final = (
     "shapes and addresses are the same in every step, or updated in the graph",
     "the host reads no result between the launches",
 )
+
+
+_EDITS: Final[dict[str, Edit]] = {RUN_AHEAD: ReadLater(), GRAPH: OneGraph()}
+"""What an unused setting changes -> the edit that predicts it."""
 
 
 @dataclass(frozen=True)
@@ -130,9 +138,9 @@ class Advised:
         withheld: label -> why the gain of the edit cannot be determined from this recording.
         before: the figures of the recording, without the profiler if a rate is known.
         state: as in `Base`; `base.TRACED` if nothing is predicted because no rate is known.
-        bound: speedup if the device never idled; None if unknown.
+        bound: speedup if the device never idled; None if unknown. No prediction is above it.
         engine: the engine that was recorded; None if unknown.
-        unused: settings of the engine that are off in the recording, for which nothing is predicted.
+        unused: settings of the engine that are off in the recording, and the label of the edit that predicts each.
         eager: kernels launched individually in steps that also launch a graph, the largest holes first.
     """
 
@@ -144,7 +152,7 @@ class Advised:
     state: str
     bound: float | None
     engine: Engine | None
-    unused: tuple[Setting, ...]
+    unused: dict[Setting, str]
     eager: tuple[KernelOutsideGraph, ...]
 
 
@@ -173,6 +181,7 @@ def advise(recording: Recording, base: Base, functions: Trace | None = None) -> 
     engine, syncs = engine_of(trace), recording.syncs
     offered = engine.settings if engine is not None else ()
     unused = _unused(offered, syncs) if steps.decodes else ()
+    bound = _bound(base.before)
     strategy = syncs.strategy if steps.decode_alone else None
     for candidate in _candidates(strategy, steps, base) if base.state != TRACED else ():
         label = ", ".join(edit.label for edit in candidate.edits)
@@ -185,7 +194,10 @@ def advise(recording: Recording, base: Base, functions: Trace | None = None) -> 
         except (UsageError, TraceError):
             continue  # this recording does not allow the edit
         else:
-            if prediction.speedup.low is not None and prediction.speedup.low > 1 + SHOWN:
+            if bound is not None and prediction.speedup.estimate > bound * (1 + SHOWN):
+                gain, most = (f"{percent(each - 1)}" for each in (prediction.speedup.estimate, bound))
+                withheld[label] = f"the prediction, {gain}, is above what the device would gain without idling, {most}"
+            elif prediction.speedup.low is not None and prediction.speedup.low > 1 + SHOWN:
                 names = tuple(name for edit in candidate.edits for name in _settings_of(offered, edit))
                 sites = _sites(base, candidate.edits, functions or trace)
                 effort = effort_of(candidate.edits[0], names)
@@ -196,10 +208,9 @@ def advise(recording: Recording, base: Base, functions: Trace | None = None) -> 
                 unsure[label] = prediction
     kept.sort(key=lambda advice: advice.prediction.speedup.estimate, reverse=True)
     known = {setting for advice in kept for setting in advice.settings}
-    unused = tuple(setting for setting in unused if setting not in known)
+    edits = {setting: _EDITS[setting.change].label for setting in unused if setting not in known}
     eager = tuple(_eager(base, steps, functions or trace))
-    bound = _bound(base.before)
-    return Advised(tuple(kept), unsure, refused, withheld, base.before, base.state, bound, engine, unused, eager)
+    return Advised(tuple(kept), unsure, refused, withheld, base.before, base.state, bound, engine, edits, eager)
 
 
 def _candidates(strategy: str | None, steps: Steps, base: Base) -> Iterator[_Candidate]:
@@ -210,7 +221,7 @@ def _candidates(strategy: str | None, steps: Steps, base: Base) -> Iterator[_Can
     free = np.flatnonzero(np.bincount(syncs.position[~syncs.is_needed]) * 2 > len(steps))
     for position in free[:_MOST_SYNCS].tolist():
         yield _Candidate((WithoutSyncs((position,)),), _SYNCS_GONE, f"--without-sync {position}")
-    for early in (False, True):
+    for early in (False, True) if _starts_early(base, steps) else (False,):
         conditions = (*_AS_GRAPH, "its kernels are built for programmatic dependent launch") if early else _AS_GRAPH
         yield _Candidate((OneGraph(early),), conditions, "--graph --early-starts" if early else "--graph")
     yield _Candidate((IntoGraph(),), _AS_GRAPH, "--eager-into-graph")
@@ -218,6 +229,16 @@ def _candidates(strategy: str | None, steps: Steps, base: Base) -> Iterator[_Can
     yield _Candidate((LaunchFirst(),), _LATER, "--launch-first")
     yield _Candidate((CopiesBehind(),), _EARLY, "--copies-behind")
     yield _Candidate((ReadLater(),), _SAMPLED, "--read-later")
+
+
+def _starts_early(base: Base, steps: Steps) -> bool:
+    """Whether the program's kernels can start early: the recording shows as many that start before the previous one of
+    their stream has ended as it has steps, or it is of our executor, which builds its kernels for that.
+    """
+    work, at = base.causality.segments.activities, base.causality.once(work_at, steps)
+    kernel = work.is_kernel & (at >= 0)
+    early = kernel[1:] & kernel[:-1] & (work.lane[1:] == work.lane[:-1]) & (work.start[1:] < work.end[:-1])
+    return is_ours(base.causality.trace) or int(early.sum()) >= len(steps)
 
 
 def _eager(base: Base, steps: Steps, trace: Trace) -> Iterator[KernelOutsideGraph]:
