@@ -200,6 +200,43 @@ def test_what_losses_may_join_is_no_step(tables: tuple[str, ...], lost: Callable
     assert len(analyse(trace, pattern="cudaGraphLaunch").steps) == 60
 
 
+def test_steps_that_a_lost_result_joins_are_no_prompts_and_in_no_figure() -> None:
+    """Two results of sixty have no record: two pairs of steps seem to be one of twice the work."""
+    trace = losing(("memcpys",), lambda i: i in (20, 40), kind="D")
+    whole, found = analyse(losing((), lambda i: False)), analyse(trace)
+    assert (whole.steps.phases, whole.steps.doubts) == ({"decode": 60}, ())
+    assert found.steps.phases == {"decode": 58}
+    assert found.steps.doubts[-1] == (
+        "records are missing: 2 of the steps launch what several do, without a result in between; left out: 2 of 58 "
+        "steps"
+    )
+    assert (len(found.steps), found.steps.confidence) == (56, min(0.8, whole.steps.confidence))
+    check_close(found, whole)
+
+
+@pytest.mark.parametrize(
+    ("fewer", "left_out"), [({12: 1}, [12]), ({12: 1, 20: 3}, [12, 20]), (dict.fromkeys(range(12, 30), 1), [])]
+)
+def test_a_replay_with_fewer_kernels_than_its_graph_is_incomplete(fewer: dict[int, int], left_out: list[int]) -> None:
+    """Of a graph of five kernels, whose last one copies the result; a graph that is updated has fewer from then on."""
+    script = Script()
+    for step in range(30):
+        at = 100_000 * step
+        script.copy((at, at + 1_000), (at + 1_500, at + 2_000))
+        number = script.call("cudaGraphLaunch_v10000", at + 2_000, at + 5_000)
+        for i in range(5 - fewer.get(step, 0)):
+            script.kernel(at + 8_000 + 10_000 * i, at + 17_000 + 10_000 * i, number, name=f"k{i}")
+            script.rows["kernels"][-1]["graph"] = 1
+        script.copy((at + 6_000, at + 7_000), (at + 60_000, at + 61_000), "DtoH")
+        script.sync(at + 8_000, at + 65_000)
+        script.range("token", at, at + 70_000)
+    found = analyse(script.trace).steps
+    assert [each for each in range(30) if each not in rows(found.table, "step")] == left_out
+    told = f"records are missing: replays with fewer kernels than their graph has ({len(left_out)})"
+    assert [why.startswith(told) for why in found.doubts] == [True] * bool(left_out)
+    assert found.confidence > 0.8  # marks tell them apart
+
+
 @pytest.mark.parametrize("tables", [("api",), ("kernels",)])
 def test_lost_kernels_join_no_steps(tables: tuple[str, ...]) -> None:
     steps = analyse(losing(tables, lambda i: HALF[i])).steps

@@ -7,10 +7,12 @@ Stages:
 2. the host's clock: calls of a thread are numbered in order, so a later number at an earlier time is a jump back; a
    long period in which nothing begins, ends or runs is a jump forward or a pause of the program, which a recording
    cannot distinguish unless its recorder says that it paused (`silences`, `quiet`);
-3. lost records: launches without recorded work, and work in the middle of a stream without a recorded launch; if most
+3. lost records: launches without recorded work, work in the middle of a stream without a recorded launch, replays with
+   fewer kernels than their graph has, and steps that are several because the result between them has no record; if most
    steps are affected, and what steps without marks are told by is among them, it is unknown which steps there are.
 
-Unusable steps are excluded from every figure, as is the wall-clock time they take.
+Unusable steps are excluded from every figure, as is the wall-clock time they take. Where records are lost, the
+confidence in steps without marks is at most `GUESSED`: the records that tell them apart may be among them.
 """
 
 from __future__ import annotations
@@ -24,17 +26,19 @@ import numpy as np
 
 from tracer.analysis.bounds import HOW_TO_TELL
 from tracer.analysis.calls import Calls, host_calls
+from tracer.analysis.passes import GUESSED
 from tracer.analysis.step_work import activity_steps
 from tracer.analysis.steps import Span, Steps
 from tracer.analysis.turns import CONSTANT
 from tracer.analysis.unseen import how_to_record, unseen
 from tracer.analysis.waits import targets
+from tracer.engines.engine import PREFILL
 from tracer.errors import EmptyTraceError, NoStepsError
 from tracer.model.calls import BLOCKING_COPY, CALLBACK, COPIES, GRAPH_LAUNCH, LAUNCHES, SYNC
 from tracer.model.columns import NEVER, among, grouped, last_at, medians, numbers, runs, spread
 from tracer.model.intervals import Bools, Ints, uncovered
 from tracer.model.schema import MISSING
-from tracer.model.tables import Activities
+from tracer.model.tables import Activities, Kernels
 from tracer.model.trace import LIGHT, Trace, pauses, stated_error
 from tracer.notes import sentence
 
@@ -59,6 +63,8 @@ _USUAL: Final = 8  # activities with one name, so that their median is a usable 
 _LONG: Final = 2.0  # times a usual step: what its host does in every step takes less, however it varies
 _MATTERS: Final = 0.05  # of the time of the steps: less changes no mean that anyone would act on
 _TIMES_ALL: Final = 10  # times all steps together
+_SAME: Final = 0.05
+"""Numbers of launches that differ by this share are the same: one of many may be lost."""
 _NO_ROWS: Final = np.zeros(0, np.int64)
 
 
@@ -73,6 +79,7 @@ class Doubt:
         process: whose steps these concern; None: those of all.
         lossy: whether records are missing in most steps.
         hides: whether work of the device is missing in most steps, so that it is unknown when the device is idle.
+        loses: whether records are missing after the start.
     """
 
     why: str
@@ -81,6 +88,7 @@ class Doubt:
     process: int | None = None
     lossy: bool = False
     hides: bool = False
+    loses: bool = False
 
     def line(self, of: int) -> str:
         """The doubt in one line, with the number of steps that are left out."""
@@ -114,7 +122,9 @@ def without_doubtful(trace: Trace, steps: Steps, calls: Calls | None = None, *, 
         )
     hidden = "; ".join(doubt.why for doubt in all_doubts if doubt.hides)
     spans = [(*span, doubt.process) for doubt in all_doubts for span in doubt.spans]
-    return replace(steps.without(spoilt, spans, lines), hidden=hidden)
+    unsure = steps.source == "calls" and any(doubt.loses for doubt in all_doubts)
+    confidence = min(steps.confidence, GUESSED) if unsure else steps.confidence
+    return replace(steps.without(spoilt, spans, lines), hidden=hidden, confidence=confidence)
 
 
 def doubts(trace: Trace, steps: Steps, calls: Calls | None = None) -> list[Doubt]:
@@ -318,7 +328,7 @@ def _touched(steps: Steps, spans: list[Span]) -> Ints:
 
 
 def _lost(trace: Trace, steps: Steps, activities: Activities, call: Ints, calls: Calls) -> Iterator[Doubt]:
-    """Steps with launches without work, or work without a launch.
+    """Steps with launches without work, work without a launch, incomplete replays, or the work of several steps.
 
     If most steps are affected, that is how the recorder works and not a loss: it is reported, and no step is left out;
     if the work itself is missing, and not only its number, there is no idle time.
@@ -338,7 +348,51 @@ def _lost(trace: Trace, steps: Steps, activities: Activities, call: Ints, calls:
     threads = np.full(len(orphans), steps.rows.thread[0])
     at = steps.of(orphans.start, orphans.process, threads)
     yield from _loss(steps, at, "work without a recorded launch")
+    replays = calls[_incomplete(trace.kernels, calls)]
+    at = steps.of(replays.start, replays.process, replays.thread)
+    yield from _loss(steps, at, "replays with fewer kernels than their graph has")
+    copies = activities.of(calls[among(calls.letter, COPIES)]) >= 0
+    if len(idle) or len(orphans) or len(replays) or len(copies) * CONSTANT <= copies.sum() < len(copies):
+        yield from _joined(steps, calls)
     yield from _before_calls(steps, activities, call)
+
+
+def _incomplete(kernels: Kernels, calls: Calls) -> Ints:
+    """The positions of graph launches with fewer kernels than the replays of their graph before and after them. If that
+    is so for more than a few of its replays, the graph itself varies.
+
+    Example: replays of one graph with 5 5 5 4 5 5 5 5 5 5 kernels: the fourth is incomplete; with 5 5 4 4 4 none is.
+    """
+    call = calls.of(kernels)
+    rows = np.flatnonzero((call >= 0) & (kernels.graph >= 0))
+    rows = rows[calls.letter[call[rows]] == GRAPH_LAUNCH]
+    replay, first, count = np.unique(call[rows], return_index=True, return_counts=True)
+    graph, found = kernels.graph[rows[first]], [_NO_ROWS]
+    for _, mine in grouped(graph, calls.process[replay], calls.thread[replay]):
+        mine = mine[np.argsort(calls.start[replay[mine]], kind="stable")]
+        size = np.pad(count[mine], 2, mode="edge")
+        around = [np.maximum(size[:-4], size[1:-3]), np.maximum(size[3:-1], size[4:])]
+        fewer = count[mine] < np.minimum(*around)
+        if fewer.mean() <= 1 - CONSTANT:
+            found.append(replay[mine[fewer]])
+    return np.sort(np.concatenate(found))
+
+
+def _joined(steps: Steps, calls: Calls) -> Iterator[Doubt]:
+    """Steps found without marks that launch as much as two or more of the usual ones: of a recording that lacks
+    records, the result in between may be among them."""
+    launches = calls[among(calls.letter, LAUNCHES)]
+    at = steps.of(launches.start, launches.process, launches.thread)
+    number = np.bincount(at[(at >= 0) & (launches.letter == GRAPH_LAUNCH)], minlength=len(steps))
+    if not np.median(number):
+        number = np.bincount(at[at >= 0], minlength=len(steps))
+    usual, prompts = float(np.median(number)), steps.rows.phase.rows(PREFILL)
+    several = (number >= (2 - _SAME) * usual) & ~prompts
+    alike = np.abs(number - usual) <= _SAME * usual
+    others = ~several & ~prompts
+    if steps.source == "calls" and several.any() and alike[others].sum() >= CONSTANT * others.sum() > 0:
+        why = f"records are missing: {several.sum()} of the steps launch what several do, without a result in between"
+        yield Doubt(why, np.flatnonzero(several), loses=True)
 
 
 def _before_calls(steps: Steps, activities: Activities, call: Ints) -> Iterator[Doubt]:
@@ -383,13 +437,16 @@ def _loss(steps: Steps, at: Ints, what: str, *, how: str = "", hides: bool = Fal
         return
     if 2 * len(spoilt) < len(steps):
         is_start = _are_first(steps, spoilt)
-        yield Doubt(f"records are missing{' at the start' if is_start else ''}: {what} ({count})", spoilt)
+        yield Doubt(
+            f"records are missing{' at the start' if is_start else ''}: {what} ({count})", spoilt, loses=not is_start
+        )
     else:
         yield Doubt(
             f"records are missing: {what} ({count}, in {len(spoilt)} of {len(steps)} steps{how and f'; {how}'})",
             _NO_ROWS,
             lossy=True,
             hides=hides,
+            loses=True,
         )
 
 

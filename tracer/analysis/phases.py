@@ -51,6 +51,8 @@ from tracer.engines.torch import OPTIMIZER_KERNELS, TRAINING_KERNELS, TRAINING_T
 from tracer.model.calls import GRAPH_LAUNCH, LAUNCHES
 from tracer.model.columns import Columns, Names, among, grouped, median, medians, runs
 from tracer.model.intervals import Bools, Floats, Ints
+from tracer.model.schema import MISSING
+from tracer.model.tables import GraphLaunches, Kernels
 from tracer.model.trace import Trace
 
 IN_COMMON: Final = 0.25
@@ -121,7 +123,7 @@ def with_phases(trace: Trace, steps: Steps, calls: Calls) -> Steps:
     if trains.any() and steps.source == "calls":  # a loss may be fetched every few steps, or for every micro-batch
         doubts.append("which may not be steps of an optimizer")
     if asked.any() and (has_tokens or _generates(work[asked], steps)):
-        by_work, sure = _by_work(trace, of_kernels, work, ~prompts)
+        by_work, sure = _by_work(trace, steps, calls, of_kernels, work, ~prompts)
         phase[asked] = by_work[asked]
         if not has_tokens and _may_be_mixed(trace, work, steps, phase).mean() > _FEW:
             doubts.append("prompts; other sequences may decode at the same time")
@@ -230,7 +232,9 @@ def _fetches_vary(work: _Work, steps: Steps, decodes: Bools) -> bool:
     return bool(both.sum() >= SEVERAL and np.mean(brings_drafts(low, high)[both]) > IN_COMMON)
 
 
-def _by_work(trace: Trace, of_kernels: Ints, work: _Work, regular: Bools) -> tuple[NDArray[np.object_], bool]:
+def _by_work(
+    trace: Trace, steps: Steps, calls: Calls, of_kernels: Ints, work: _Work, regular: Bools
+) -> tuple[NDArray[np.object_], bool]:
     """The phase of each generating step, from its work compared with that of the regular steps, and whether it is
     certain: prompts run wider kernels than tokens.
 
@@ -248,10 +252,25 @@ def _by_work(trace: Trace, of_kernels: Ints, work: _Work, regular: Bools) -> tup
         result[work.replays == 0] = EAGER
         if is_of_any(trace, [engine for engine in engines() if engine.captures_first]):
             prompts |= (work.replays == 0) & (work.fetched <= work.fetched[work.replays > 0].max())
-        others = (work.replays == 0) | (work.replays > LONGER * replays)
+        others = (work.replays == 0) | ((work.replays > LONGER * replays) & _replays_others(trace, steps, calls, usual))
         prompts |= long & others & (work.fetched < LONGER * fetched)
     result[prompts] = PREFILL
     return result, sure
+
+
+def _replays_others(trace: Trace, steps: Steps, calls: Calls, usual: Bools) -> Bools:
+    """Which steps replay a graph that the usual ones do not, or one that the recording does not name. Those that only
+    replay the usual ones more often are several steps, whose results in between have no record."""
+    launched = calls[calls.letter == GRAPH_LAUNCH]
+    at = steps.of(launched.start, launched.process, launched.thread)
+    launched, at = launched[at >= 0], at[at >= 0]
+    graph = np.full(len(launched), MISSING)
+    tables: tuple[Kernels | GraphLaunches, ...] = (trace.kernels, trace.graph_launches)
+    for table in tables:
+        call = launched.of(table)
+        graph[call[call >= 0]] = table.graph[call >= 0]
+    unlike = (graph == MISSING) | ~np.isin(graph, graph[usual[at]])
+    return np.bincount(at[unlike], minlength=len(steps)) > 0
 
 
 def _warm_ups(steps: Steps, phase: NDArray[np.object_], fetched: Floats) -> Bools:
