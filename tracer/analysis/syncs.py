@@ -37,7 +37,7 @@ from tracer.model.columns import (
     spread,
     within,
 )
-from tracer.model.intervals import Floats, Ints
+from tracer.model.intervals import Bools, Floats, Ints
 from tracer.model.run_json import was_traced
 from tracer.model.schema import DEVICE_TABLES, MISSING
 from tracer.model.trace import Trace, names_of
@@ -300,7 +300,7 @@ def _input_letters(trace: Trace, calls: SyncCalls, steps: Steps) -> Letters:
 
     Copies that are not inputs (to the host, or within the device) do not count, but one that blocks still synchronises.
     A copy made by a graph launch provides input without a wait. Calls of other threads than the step's own do not delay
-    a launch.
+    a launch; of a thread that works for the same steps (`_reads_results`) the asynchronous copies are inputs.
     """
     letters = calls.shown.astype("U2")
     no_input = calls.kind.rows("DtoH", "DtoD")
@@ -310,8 +310,19 @@ def _input_letters(trace: Trace, calls: SyncCalls, steps: Steps) -> Letters:
     if to_device.any():
         inside = among(calls.letter, LAUNCHES) & (trace.memcpys[to_device].of(calls) >= 0)
         letters[inside] = [COPY + letter for letter in letters[inside]]
-    letters[calls.thread != _launching(calls, steps)[calls.at]] = ""
+    apart = calls.thread != _launching(calls, steps)[calls.at]
+    letters[apart & ~((letters == COPY) & _reads_results(calls, len(steps)))] = ""
     return letters
+
+
+def _reads_results(calls: SyncCalls, steps: int) -> Bools:
+    """Which calls are of threads that in most steps wait for work of the device: a scheduler that reads the results of
+    steps which another thread launches (SGLang), not one that only prefetches."""
+    waits = (calls.letter == SYNC) & (calls.waited_for != "") & (calls.waited_for != UNKNOWN)
+    reads = np.zeros(len(calls), bool)
+    for _, rows in grouped(calls.process, calls.thread):
+        reads[rows] = 2 * len(np.unique(calls.at[rows[waits[rows]]])) > steps
+    return reads
 
 
 def _launching(calls: SyncCalls, steps: Steps) -> Ints:
@@ -370,7 +381,7 @@ class _Fetches(Columns):
     """Copies to the host.
 
     Attributes:
-        process, thread: of the call, or of who waits for it.
+        process, thread: of the call.
         issued: when the call began, ns.
         end: of the first wait for it, ns.
     """
@@ -382,10 +393,12 @@ class _Fetches(Columns):
 
 
 def fetch_lag(trace: Trace, calls: Calls, at: Ints, waits: Calls, asked: Targets) -> FetchLag | None:
-    """How far fetches lag behind launches; None if the trace shows for too few copies what waits for them.
+    """How far fetches lag behind launches; None if the trace shows for too few steps what waits for their copies.
 
-    A fetch is the first wait for a copy to the host. Its result is that of the step with the last launch before the
-    copy was issued. It is read during the step with the last launch before the wait returned.
+    A fetch is the first wait for a copy to the host, and for those before it on its stream. Its result is that of the
+    step with the last launch before the copy was issued. It is read during the step with the last launch before the
+    wait returned.
+    Both launches are of the thread that issues the copy; another one may wait for it.
 
     Args:
         calls: its host calls; `at` are the positions of their steps, MISSING outside of all.
@@ -398,8 +411,9 @@ def fetch_lag(trace: Trace, calls: Calls, at: Ints, waits: Calls, asked: Targets
     fetches = _of_launching_threads(_awaited_copies(copies, stream, waits, asked), launched)
     inside = _of_launching_threads(copies, launched)
     read, result = (step[_last_launch(fetches, times, launched)] for times in (fetches.end, fetches.issued))
-    lag = (read - result)[(result != MISSING) & (read >= result)]
-    if len(lag) * 2 < max((step[_last_launch(inside, inside.issued, launched)] != MISSING).sum(), 1):
+    known = (result != MISSING) & (read >= result)
+    lag, copied = (read - result)[known], step[_last_launch(inside, inside.issued, launched)]
+    if 2 * len(np.unique(result[known])) < max(len(np.unique(copied[copied != MISSING])), 1):
         return None
     return FetchLag(float(np.median(lag)), float((lag == np.median(lag)).mean()), len(lag))
 
@@ -421,7 +435,7 @@ def _copies_to_host(trace: Trace) -> tuple[_Fetches, Ints]:
 
 
 def _awaited_copies(copies: _Fetches, stream: Ints, waits: Calls, asked: Targets) -> _Fetches:
-    """The copies that something waits for, with the thread and the end of the first such wait."""
+    """The copies that something waits for, with the end of the first such wait."""
     process, issued = np.tile(copies.process, 2), np.tile(copies.issued, 2)
     anywhere = np.full(len(copies), MISSING)  # some wait for every stream
     copy = last_at([waits.process, asked.stream], asked.until, [process, np.append(stream, anywhere)], issued)
@@ -430,7 +444,8 @@ def _awaited_copies(copies: _Fetches, stream: Ints, waits: Calls, asked: Targets
     copy = copy[awaited] % max(len(copies), 1)
     first = np.sort(np.unique(copy, return_index=True)[1])  # wait for each
     waited = awaited[first]
-    return _Fetches(waits.process[waited], waits.thread[waited], copies.issued[copy[first]], waits.end[waited])
+    copies = copies[copy[first]]
+    return copies.changed(end=waits.end[waited])
 
 
 def _of_launching_threads(fetches: _Fetches, launched: Calls) -> _Fetches:
