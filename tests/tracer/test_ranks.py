@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.tracer.bases import looped
 from tests.tracer.handmade import Script
 from tests.tracer.truths import DATA, facts_of, rows, run, scene
 from tracer import Trace, analyse, compare, formats
@@ -42,6 +43,20 @@ def test_the_commands_say_who_is_waited_for(tmp_path: Path) -> None:
         shown = run(command, path).output
         assert "communicates" in shown
         assert "wait for the one on device 1" in " ".join(shown.split())
+
+
+def test_info_counts_the_steps_of_ranks_once(tmp_path: Path) -> None:
+    scenes = tomllib.loads((DATA / "ranks.toml").read_text(encoding="utf-8"))["scene"]
+    formats.write(scene(scenes["ranks"]), path := tmp_path / "two.sqlite")
+    facts = facts_of("info", path)
+    assert (facts["steps"], facts["of_each"]) == (10, "5 decode steps of each of 2 ranks")
+    assert [(row["device"], row["steps"]) for row in facts["ranks"]] == [(0, 5), (1, 5)]
+    shown = " ".join(run("info", path).output.split())
+    assert "contains 5 decode steps of each of 2 ranks (from nvtx" in shown
+    assert "waits in collectives" in shown
+    assert "wait for the one on device 1" in shown
+    formats.write(looped("cl fs"), path := tmp_path / "one.sqlite")
+    assert "of_each" not in facts_of("info", path)
 
 
 def engines(*between: int, ahead: bool = False) -> Trace:

@@ -209,6 +209,20 @@ class Steps:
         counts = sorted(self.phases.items(), key=lambda item: (PHASES.index(item[0]), item[0]))
         return self._in_words(dict(counts))
 
+    @property
+    def of_each(self) -> str:
+        """What each of several ranks (hosts with as many steps) has, in words; "" if there are none.
+
+        Example:
+            "59 decode steps, 1 prefill step of each of 2 ranks"
+        """
+        hosts = [len(rows) for _, rows in grouped(self.rows.process, self.rows.thread)]
+        shares = {phase: divmod(count, len(hosts)) for phase, count in self.phases.items()} if len(hosts) > 1 else {}
+        if not shares or len(set(hosts)) > 1 or any(rest for _, rest in shares.values()):
+            return ""
+        counts = sorted(shares, key=lambda phase: (PHASES.index(phase), phase))
+        return f"{self._in_words({phase: shares[phase][0] for phase in counts})} of each of {len(hosts)} ranks"
+
     def _in_words(self, counts: dict[str, int]) -> str:
         words = _WORDS | _WITHOUT_MARKS if self.source == "calls" and DECODE in self.phases else _WORDS
         return ", ".join(f"{count} {words[phase][count != 1]}" for phase, count in counts.items())

@@ -43,6 +43,9 @@ def info(path: Path, within: str | None, bounds: Bounds, as_json: bool) -> None:
         return
     facts = _facts(recording)
     notes = [*(steps.notes if steps else []), *recording.trace.notes]
+    if steps is not None and steps.of_each and facts["gap_p50_us"] is not None:
+        facts |= {"of_each": steps.of_each} | report.rank_facts(recording, recording.gaps_at_rate.gaps)
+        notes += [note for note in recording.notes if note not in notes]
     if steps is None and within is None and bounds == ALL_STEPS and _has_no_steps(recording):
         facts |= _whole(recording.trace)
     if placed := node_kernels(path, recording.trace, steps):
@@ -143,7 +146,8 @@ def show_info(facts: dict[str, Any]) -> None:
     per_step += "".join(f", {number(count)} {what}" for what, count in more.items() if count)
     kernels = (f"{printable(k['name'])} {number(k['us'])} µs ({k['calls']:g})" for k in facts.get("kernels", ()))
     rows = {
-        "contains": f"{facts['what']} (from {facts['token_source']}, confidence {facts['confidence']:.2f})",
+        "contains": f"{facts.get('of_each') or facts['what']} (from {facts['token_source']}, confidence "
+        f"{facts['confidence']:.2f})",
         "idle": _idle(facts),
         **({report.where_label(facts): facts["idle_where"]} if facts["idle_where"] else {}),
         **({"class": f"{facts['strategy']}{share}"} if facts["strategy"] else {}),
@@ -160,6 +164,7 @@ def show_info(facts: dict[str, Any]) -> None:
     console.print(report.grid(rows))
     report.warn(console, facts["warning"] or facts["problem"])
     report.warn(console, facts["left_out"])
+    report.show_ranks(console, facts)
 
 
 def _show_whole(console: Console, facts: dict[str, Any]) -> None:
