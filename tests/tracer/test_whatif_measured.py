@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -17,9 +19,12 @@ from tests.tracer.steady import trace_of
 from tests.tracer.truths import facts_of, run
 from tracer import read, write
 from tracer.analysis.interval import SHOWN
+from tracer.errors import CannotTellError, EmptyTraceError, UnsafePlanError
 from tracer.model import run_json
-from tracer.whatif.edits import FollowStrategy
-from tracer.whatif.prediction import predict
+from tracer.whatif.changes import Edit
+from tracer.whatif.edits import FollowStrategy, ReadLater, ScaleHost, ScaleKernels, WithoutSyncs
+from tracer.whatif.graph_edits import IntoGraph, OneGraph
+from tracer.whatif.prediction import NO_MARGIN, predict
 
 LADDER = ["saaas", "aaas", "aaag", "ggg"]
 
@@ -57,6 +62,51 @@ def test_a_node_pass_with_the_rate_predicts_what_was_measured(mode: str) -> None
         found = predict(base, [FollowStrategy(strategy)])
         assert found.speedup.holds(rate(ours(strategy, mode)) / rate(ours("sccc", mode))), strategy
         assert found.speedup.estimate > 1
+
+
+LEVELS: dict[str, tuple[Path, Path, float | None]] = {
+    "light sccc": (ours("sccc"), ours("sccc") / "node", rate(ours("sccc"))),
+    "light aaag": (ours("aaag"), ours("aaag") / "node", rate(ours("aaag"))),
+    "graph sccc": (LLAMA["sccc", "graph"], LLAMA["sccc", "node"], 748.7),
+    "graph saaas": (LLAMA["saaas", "graph"], LLAMA["saaas", "node"], 759.5),
+    "graph vllm": (SAMPLES / "vllm-b8-graph", SAMPLES / "vllm-b8-node", None),
+}
+"""Recordings of one program on two levels, the second of which names each kernel, and its rate."""
+EDITS: list[Edit] = [*map(FollowStrategy, LADDER), WithoutSyncs(), ReadLater(), ScaleHost(0.5), OneGraph(), IntoGraph()]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_levels_of_one_program_agree_within_their_margins_or_say_why_they_have_none(level: str) -> None:
+    """The margins of both hold a common speed-up; where a prediction has no margin, a note says why."""
+    coarse, fine, known = LEVELS[level]
+    bases = [based(read(path), known) for path in (coarse, fine)]
+    compared = 0
+    for edit in EDITS:
+        found = []
+        for base in bases:
+            with suppress(EmptyTraceError, UnsafePlanError):
+                found.append(predict(base, [edit], timeline=False))
+        bounds = [each.speedup.bounds for each in found]
+        if len(found) == 2 and None not in bounds:
+            compared += 1
+            assert max(low for low, _ in bounds) <= min(high for _, high in bounds), edit
+        for each in found:
+            assert each.speedup.bounds is not None or set(each.notes) & set(NO_MARGIN), edit
+    assert compared == (0 if "vllm" in level else 5)
+
+
+@pytest.mark.parametrize("level", [name for name in LEVELS if "vllm" not in name])
+def test_where_graphs_are_whole_both_ends_hold_what_the_named_kernels_give(level: str) -> None:
+    """Of all kernels the same; of the products only the node pass tells which they are."""
+    coarse, fine, known = LEVELS[level]
+    whole, named = (based(read(path), known) for path in (coarse, fine))
+    every = [predict(base, [ScaleKernels(".", 0.8)], timeline=False).speedup.estimate for base in (whole, named)]
+    assert every[0] == pytest.approx(every[1], rel=0.01)
+    with pytest.raises(CannotTellError, match=r"between × 1\.0000 .none. and × ") as refusal:
+        predict(whole, [ScaleKernels("mul_mat", 0.8)], timeline=False)
+    most = float(re.findall(r"× (\d\.\d+) .all", str(refusal.value))[0])
+    assert most == pytest.approx(every[0], abs=1e-4)
+    assert 1 < predict(named, [ScaleKernels("mul_mat", 0.8)], timeline=False).speedup.estimate < most * 1.01
 
 
 @pytest.fixture
