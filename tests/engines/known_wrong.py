@@ -4,6 +4,5 @@ from __future__ import annotations
 
 KNOWN_WRONG: dict[str, tuple[int, str]] = {
     "device_clock_jumps": (2, "a jump of the device's clock near the end, where few steps show it, adds idle time"),
-    "dropped_records": (5, "a token whose launch was not recorded is left out without a word"),
 }
 """Kind -> a seed whose draw is wrong, and the reason. A kind leaves the table when that draw is no longer wrong."""

@@ -10,7 +10,7 @@ import pytest
 
 from tests.recordings import LLAMA
 from tests.tracer.engines import Host
-from tests.tracer.handmade import Script
+from tests.tracer.handmade import Script, decode_loop
 from tests.tracer.light_engine import AFTER_GRAPH, BEFORE_GRAPH, GRAPH_NS, HOST_NS, Engine
 from tests.tracer.machine import recorded
 from tests.tracer.truths import as_found, facts_of, rows, run
@@ -212,6 +212,19 @@ def test_steps_that_a_lost_result_joins_are_no_prompts_and_in_no_figure() -> Non
     )
     assert (len(found.steps), found.steps.confidence) == (56, min(0.8, whole.steps.confidence))
     check_close(found, whole)
+
+
+def test_work_of_a_lost_launch_outside_the_steps_is_told() -> None:
+    """A token behind a prompt seems to be part of it."""
+    script = decode_loop("asgAs", 20)
+    for step in range(20):
+        script.range("token" if step else "prefill", step * 1000, step * 1000 + 900)
+    assert analyse(script.trace).steps.doubts == ()
+    script.kernel(500, 800)
+    (why,) = analyse(script.trace).steps.doubts
+    assert why == (
+        "records are missing: work without a recorded launch outside these steps (1); some steps may be missing"
+    )
 
 
 @pytest.mark.parametrize(

@@ -348,6 +348,12 @@ def _lost(trace: Trace, steps: Steps, activities: Activities, call: Ints, calls:
     threads = np.full(len(orphans), steps.rows.thread[0])
     at = steps.of(orphans.start, orphans.process, threads)
     yield from _loss(steps, at, "work without a recorded launch")
+    begin, end = np.append(steps.rows.start, steps.others.start).min(), steps.rows.end.max()
+    outside = (at < 0) & (orphans.start >= begin) & (orphans.start < end)
+    outside &= np.isin(orphans.process, steps.rows.process)
+    if outside.any():
+        why = f"records are missing: work without a recorded launch outside these steps ({outside.sum()})"
+        yield Doubt(f"{why}; some steps may be missing", _NO_ROWS, loses=True)
     replays = calls[_incomplete(trace.kernels, calls)]
     at = steps.of(replays.start, replays.process, replays.thread)
     yield from _loss(steps, at, "replays with fewer kernels than their graph has")
