@@ -315,7 +315,7 @@ def test_what_cannot_be_is_said_in_one_line_and_kernels_are_named(store):
         ({"without": ("99",)}, "no step has a sync 99; they have 14 at most"),
         ({"graph": "plain"}, "no step launches kernels one by one"),
         ({"kernels": ("graph 1",)}, "enter the factor"),
-        ({"kernels": ("gone",), "times": 0.5}, "no kernel matches"),
+        ({"kernels": ("gone",), "times": 0.5}, "no names of the kernels inside the CUDA graphs"),
     ):
         said = predicted(store, WhatIfView(View(runs=(TRACED.name,)), **fields))
         assert words in said
