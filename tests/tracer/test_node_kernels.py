@@ -70,7 +70,7 @@ def test_kernels_lie_between_the_edges_of_their_graph_in_proportion() -> None:
     assert (found.graphs, found.placed, found.factor, found.copies) == (3, 3, 0.5, 6)
     copies = [[at + start, at + end] for at in starts for start, end in ((250, 300), (6020, 6100))]
     assert rows(found.trace["memcpys"], "start", "end") == copies
-    assert "in 3 of 3 graphs of the light pass, placed in proportion" in found.note
+    assert "in 3 of 3 graphs of the light pass\nthey are placed in proportion" in found.note
     assert "(times 0.500)" in found.note
     assert rows(found.kernels(), "name", "us") == [["b", 1.75], ["c", 1.25], ["a", 0.5]]
 

@@ -34,7 +34,7 @@ from tracer.analysis.calls import Calls, copied_out
 from tracer.analysis.evidence import is_of_any
 from tracer.engines import engines
 from tracer.model.calls import BEGIN_CAPTURE, BLOCKING_COPY, COPIES, GRAPH_LAUNCH, LAUNCHES, SYNC
-from tracer.model.columns import NEVER, Columns, among, grouped, ranks
+from tracer.model.columns import NEVER, Columns, Texts, among, grouped, ranks, spread
 from tracer.model.intervals import Bools, Ints
 from tracer.model.schema import MISSING
 from tracer.model.tables import GraphLaunches, Kernels
@@ -72,7 +72,8 @@ class WorkCalls(Calls):
 
     Attributes:
         code: numbers the kernel or graph that it launched first, per device; MISSING if unknown.
-        kernel: numbers the name of the kernel that it launched outside graphs; MISSING if unknown or none.
+        kernel: numbers the kernel that it launched outside graphs, by its name without what is in brackets; MISSING if
+            unknown or none.
         lane: numbers its stream; MISSING if unknown.
         busy: ns, of everything it launched.
         fetched, sent: bytes copied to the host and from it.
@@ -121,12 +122,12 @@ class Contents:
         return not self.passes.isdisjoint(launches.code.tolist()) or self.has_layers(self.kernels(launches))
 
     def has_layers(self, kernels: Ints) -> bool:
-        """Whether most of a run of kernels is the layers of a model. If it has attention, that must be in several
-        places, since a layer may repeat the same products for each of its experts."""
+        """Whether most of a run of kernels is the layers of a model. If it has attention, that must be in more than one
+        place, since a layer may repeat the same products for each of its experts."""
         kernels = kernels[:LONGEST_PASS]
         attention = kernels[self.attends[np.minimum(kernels, len(self.attends) - 1)] & (kernels < len(self.attends))]
         if len(attention):
-            return int(np.unique(attention, return_counts=True)[1].max()) >= SEVERAL
+            return int(np.unique(attention, return_counts=True)[1].max()) > 1
         return repeats(kernels)
 
 
@@ -187,7 +188,9 @@ def _with_work(trace: Trace, calls: Calls) -> tuple[WorkCalls, Contents]:
             name[of] = table.name.codes[rows]
         issues[of] = True
     replays = _replays_of(trace.kernels, calls)
-    kernel = np.where((graph >= 0) | (calls.letter == GRAPH_LAUNCH), MISSING, name)
+    outside = (graph < 0) & (calls.letter != GRAPH_LAUNCH)
+    base = _bases(trace.kernels.name.words)
+    kernel = np.where(outside, spread(base, name, MISSING), MISSING)
     name[graph >= 0] = MISSING
     unnamed = graph[replays.call] < 0
     name[replays.call[unnamed]] = len(trace.kernels.name.words) + replays.alike[unnamed]
@@ -200,7 +203,18 @@ def _with_work(trace: Trace, calls: Calls) -> tuple[WorkCalls, Contents]:
     made = WorkCalls.from_table(
         calls, code=code, kernel=kernel, lane=lane, busy=busy.astype(np.int64), fetched=fetched, sent=sent
     )
-    return made, _contents(trace.kernels, replays, code[replays.call])
+    return made, _contents(trace.kernels, replays, code[replays.call], base)
+
+
+def _bases(names: Texts) -> Ints:
+    """Number the names of kernels without their template arguments and parameters, which say where, not what they are.
+
+    Example:
+        >>> _bases(np.array(["rope<float>(float*)", "norm(blk.0)", "norm(blk.1)"], dtype=object)).tolist()
+        [1, 0, 0]
+    """
+    bare = [re.split(r"[(<]", str(name), maxsplit=1)[0] or str(name) for name in names]
+    return np.unique(bare, return_inverse=True)[1].astype(np.int64) if bare else np.zeros(0, np.int64)
 
 
 def _copied(trace: Trace, calls: Calls, kind: str) -> Ints:
@@ -247,9 +261,10 @@ def _replays_of(kernels: Kernels, calls: Calls) -> _Replays:
     return _Replays(call[rows[first]], ranks(number, smaller), np.append(first, len(rows)), rows)
 
 
-def _contents(kernels: Kernels, replays: _Replays, code: Ints) -> Contents:
+def _contents(kernels: Kernels, replays: _Replays, code: Ints, base: Ints) -> Contents:
     """What is inside the graphs, judged by the replay of each with the most kernels."""
-    attends = np.array([bool(_ATTENTION.search(str(name))) for name in kernels.name.words] or [False])
+    attends = np.zeros(int(base.max(initial=0)) + 1, bool)
+    attends[base[[bool(_ATTENTION.search(str(name))) for name in kernels.name.words]]] = True
     known = Contents(attends, {}, frozenset())
     size = np.diff(replays.first)
     order = np.lexsort((size, code))
@@ -257,7 +272,7 @@ def _contents(kernels: Kernels, replays: _Replays, code: Ints) -> Contents:
     parts, passes = {}, set()
     for at in examples.tolist():
         rows = replays.rows[replays.first[at] : replays.first[at + 1]]
-        names = kernels.name.codes[rows].astype(np.int64)
+        names = base[kernels.name.codes[rows]]
         by_stream = names[np.argsort(kernels.stream[rows], kind="stable")]
         if known.has_layers(names) or known.has_layers(by_stream):
             passes.add(int(code[at]))
@@ -416,17 +431,18 @@ def _split(launches: Launches, first: Ints, contents: Contents) -> Ints:
         turn = launches[first[i] : last[i]]
         key = turn.code.tobytes(), (turn.waits > 0).tobytes()
         if key not in seen:
-            seen[key] = _heads(turn, contents)
+            seen[key] = _heads(turn, contents, is_all=len(first) == 1)
         heads.append(first[i] + seen[key])
     return np.unique(np.concatenate(heads))
 
 
-def _heads(turn: Launches, contents: Contents) -> Ints:
+def _heads(turn: Launches, contents: Contents, is_all: bool) -> Ints:
     """Where the equal passes of a turn begin after a leading part that is a pass as well; none if there is only one.
 
     Two passes followed by something else may be one step (with and without a prompt, in diffusion). A host that runs
     ahead repeats whole steps, so a few passes are drafts if the other graphs of the turn compute more than each, and
-    graphs that it waits for one by one are parts, unless their kernels show a pass.
+    graphs that it waits for one by one are parts, unless their kernels show a pass. Where the turn is all that there is
+    (`is_all`), what repeats with a graph is an iteration, a pass or not.
     """
     code = turn.code
     for unit in lengths(code, SEVERAL) if (code != MISSING).all() else []:
@@ -436,7 +452,7 @@ def _heads(turn: Launches, contents: Contents) -> Ints:
         if passes >= SEVERAL and 2 * (end - begin) >= len(turn):
             begin = end - passes * unit if begin else 0
             one = turn[begin : begin + unit]
-            is_pass = contents.is_pass(one)
+            is_pass = contents.is_pass(one) or (is_all and bool(one.graph.any()))
             if is_pass and passes <= MOST_DRAFTS and _others(turn, one) > LONGER * one.busy.sum():
                 return np.zeros(0, np.int64)
             is_waited_for = (turn.waits[begin + unit : end : unit] > 0).mean() >= CONSTANT

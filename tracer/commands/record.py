@@ -359,6 +359,6 @@ def _first_steps(trace: Trace, count: int) -> Trace:
         trace.notes.append(f"--steps has no effect: {problem}")
         return trace
     if len(steps) < count:
-        trace.notes.append(f"the recording has only {len(steps)} of the {count} requested steps")
+        trace.notes.insert(0, f"the recording has only {len(steps)} of the {count} requested steps")
     since, until = int(steps["start"].min()), int(steps["end"].sort_values().iloc[:count].iloc[-1])
     return within(trace, [TimeRange(since, until)])
