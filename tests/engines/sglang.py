@@ -97,27 +97,43 @@ def sglang_overlap(drawn: Drawn) -> tuple[Trace, Truth]:
 @kind
 def sglang_eagle(drawn: Drawn) -> tuple[Trace, Truth]:
     """A graph drafts tokens, one verifies them, kernels or a graph extend the draft's cache."""
-    return _eagle(drawn, 1)
+    return _eagle(drawn, "behind the extension")
 
 
 @kind
 def sglang_eagle_two_results(drawn: Drawn) -> tuple[Trace, Truth]:
     """The same where the host reads what was verified before it extends the draft's cache, and then the draft."""
-    return _eagle(drawn, 2)
+    return _eagle(drawn, "before and behind the extension")
 
 
-def _eagle(drawn: Drawn, fetches: int) -> tuple[Trace, Truth]:
+@kind
+def sglang_eagle_early_result(drawn: Drawn) -> tuple[Trace, Truth]:
+    """The same where the host reads only what was verified, before it extends the draft's cache."""
+    return _eagle(drawn, "before the extension")
+
+
+def _eagle(drawn: Drawn, reads: str) -> tuple[Trace, Truth]:
     scene = Scene(drawn, "sglang", (GRAPH, NODE, LIGHT))
     copies, host, tail = drawn.whole("input copies", 1, 4), scene.host, sampling(drawn)
     drafts, replays = drawn.whole("drafts", 2, 7), drawn.one_of("a graph for each draft", True, False)
     extends_by_graph = drawn.one_of("extends by a graph", True, False)
     draft = tuple(scene.model.layer)
     verified = Kernel("void verify_tree_greedy", 3_000)
+
+    def extend_drafts() -> None:
+        if extends_by_graph:
+            host.graph(Graph(3, draft))
+        else:
+            host.launches(draft)
+
     for tokens in scene.requests():
         host.step(PREFILL)
         extend(scene, copies)
         host.copy("DtoH", 8)
         host.sync()
+        if reads == "before the extension":
+            extend_drafts()
+            host.think(scene.think_ns)
         for at in tokens:
             host.step(SPECULATIVE)
             prepare(scene, copies)
@@ -126,14 +142,12 @@ def _eagle(drawn: Drawn, fetches: int) -> tuple[Trace, Truth]:
                 host.launch(tail[0])
             host.graph(scene.whole_graph(at))
             host.launches([*tail, verified])
-            if fetches == 2:
+            if "before" in reads:
                 host.copy("DtoH", 8 * (drafts + 1))
                 host.sync()
-            if extends_by_graph:
-                host.graph(Graph(3, draft))
-            else:
-                host.launches(draft)
-            host.copy("DtoH", 8 * (drafts + 1))
-            host.sync()
+            extend_drafts()
+            if "behind" in reads:
+                host.copy("DtoH", 8 * (drafts + 1))
+                host.sync()
             host.think(scene.think_ns)
     return scene.done()

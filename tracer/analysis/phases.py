@@ -77,7 +77,7 @@ _GENERATES: Final = re.compile(
 )
 """These and other kernels of a step that generates: caches, sampling."""
 
-_VERIFIES: Final = re.compile(
+VERIFIES: Final = re.compile(
     r"(?i)rejection_?(?:\w*_)?sampl|verify_?tree|tree_?speculative|eagle|medusa|spec_?verify|build_tree_kernel"
 )
 """Kernels that accept or reject drafts: vLLM, SGLang, TensorRT-LLM."""
@@ -166,7 +166,7 @@ def _work(trace: Trace, steps: Steps, calls: Calls, of_kernels: Ints) -> _Work:
         fetched=total(of_copy, np.where(out, copies.bytes.clip(0), 0)),
         smallest=np.where(np.isinf(smallest), np.nan, smallest),
         trains=having(TRAINING_KERNELS), optimizes=having(OPTIMIZER_KERNELS), generates=having(_GENERATES),
-        verifies=having(_VERIFIES), one_query=having(_ONE_QUERY),
+        verifies=having(VERIFIES), one_query=having(_ONE_QUERY),
     )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ Stages, in order, each with its file in this folder:
    `tracer.engines`), if they are on all steps (`all_if_partly_marked`);
 2. turns: without these, what each host launches between two results that it fetches (`passes.py`);
 3. passes: which turns form one pass through a model, and so one step of a loop, each from its first input to its last
-   wait (`passes.py`, too);
+   wait (`passes.py`, too); iterations that verify drafts begin with these (`drafts.py`);
 4. phases: what each step is, if its mark does not say (`phases.py`);
 5. selection: a phase, a regime, a slice (`steps.py`), without steps whose clocks are in doubt (`clocks.py`).
 """
@@ -26,6 +26,7 @@ from tracer.analysis.bounds import HOW_TO_TELL
 from tracer.analysis.bounds import Bounds as Bounds
 from tracer.analysis.calls import Calls, host_calls
 from tracer.analysis.clocks import without_doubtful
+from tracer.analysis.drafts import from_drafts
 from tracer.analysis.marked import steps_by_name, steps_of_marks
 from tracer.analysis.owners import chosen, hosts_of, in_process, joined_in_turn, with_owners
 from tracer.analysis.passes import single_passes, steps_of_fetches
@@ -103,7 +104,9 @@ def find_steps(
             f"no steps: {launches} kernels and graphs, no marks of a step around them, no loop in which the host waits "
             f"for results, and no layers of a model; {HOW_TO_TELL}"
         )
-    steps = _with_sequences(trace, with_phases(trace, joined_in_turn(trace, steps, calls), calls), within)
+    steps = from_drafts(trace, joined_in_turn(trace, steps, calls), calls)
+    steps = from_drafts(trace, with_phases(trace, steps, calls), calls, behind_prompts=True)
+    steps = _with_sequences(trace, steps, within)
     return with_owners(trace, chosen(trace, steps, of).of_phase(phase))
 
 
