@@ -188,7 +188,7 @@ def test_every_pass_leaves_a_recording_and_its_figures(tmp_path):
     assert passes["light"]["distortion"] == 1.0
     for level in ("graph", "node"):
         mean_us = 1e6 / analyse(written.parent / level).summary.steps_per_s
-        assert passes[level]["distortion"] == pytest.approx(mean_us / 10, rel=1e-3)
+        assert passes[level]["distortion"] == pytest.approx(mean_us / 10, rel=0.02)  # of nearly the same steps
     assert {each["syncs_per_token"] for each in passes.values()} == {1.0}
     assert read(written.parent / "node").metadata["run"]["pass"] == "node"
 

@@ -47,7 +47,12 @@ def test_a_broken_one_prints_the_signatures_and_the_line_of_the_surplus_call(pyt
 def test_broken_ones_are_named(pytester):
     result = ran(pytester, INNER["broken"], passed=1, failed=4)
     result.stdout.fnmatch_lines(["*counts are from one step (the whole test body)"])
-    for words in ("::test_inherited", "::test_of_parameters[1]", "copies     found 2 ", r"NVTX ranges token \x1b[31mred;"):
+    for words in (
+        "::test_inherited",
+        "::test_of_parameters[1]",
+        "copies     found 2 ",
+        r"NVTX ranges token \x1b[31mred;",
+    ):
         assert words in said(result)
 
 
