@@ -23,7 +23,7 @@ ORDER = {
     executor: ("names", "graph", "planning", "backends", "scheduling", "run", "commands"),
     tracer: (
         *FIRST, "files", "model", "engines", "analysis", "whatif", "formats", "batch", "stored",
-        "recorders", "scrub", "reporting", "notebook", "api", *LAST,
+        "recorders", "races", "scrub", "reporting", "notebook", "api", *LAST,
     ),
 }  # fmt: skip
 MODEL = {*FIRST, "files", "model"}

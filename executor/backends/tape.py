@@ -51,11 +51,6 @@ class Tape:
         """Return a stream's number among the streams of all devices."""
         return self._streams.setdefault((device, number), len(self._streams))
 
-    @property
-    def streams(self) -> int:
-        """The number of streams, at least one."""
-        return max(len(self._streams), 1)
-
     def note(self, name: str, stream: int, spans: Sequence[Extent], where: str) -> None:
         """Record work on a stream or on the host."""
         self.program.append(Touch(name, stream, tuple(spans), where, self.step))

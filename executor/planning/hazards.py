@@ -1,21 +1,23 @@
 """Pass 7: find accesses of different streams to the same bytes whose order is not guaranteed.
 
-What streams, events and syncs guarantee is happens-before (Lamport, CACM 21(7), 1978). Instead of a vector clock, each
-piece of work has the bit set of all work before it, which shows whether any two are ordered.
+What streams, events and syncs guarantee is happens-before, see `tracer.races.order`.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
 from typing import Final
 
+import numpy as np
+
 from executor.graph import Flag, Tensor
-from executor.planning.concurrency import MAIN_STREAM, bits
+from executor.planning.concurrency import MAIN_STREAM
 from executor.planning.devices import Split
 from executor.planning.plans import Instruction, Launch, Plan, Record, Wait
+from tracer.races.order import Accesses
+from tracer.races.order import Order as Operations
+from tracer.races.program import Program
 
 ARENA: Final = "the arena"
 
@@ -32,11 +34,6 @@ class Extent:
     start: int
     end: int
     writes: bool
-
-    def clashes_with(self, other: Extent) -> bool:
-        """Whether both access the same bytes and at least one writes."""
-        together = self.buffer == other.buffer and self.start < other.end and other.start < self.end
-        return together and (self.writes or other.writes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,45 +80,43 @@ class Order:
 
     Attributes:
         work: launches and copies, in issue order.
-        before: for each of them, the bit set of those that run before it.
+        numbers: the number of each of them among all operations.
+        operations: the order of these: work, records, waits and syncs.
         closed: whether all work runs after the main stream's start and before its end.
     """
 
     work: Sequence[Work]
-    before: Sequence[int]
+    numbers: Sequence[int]
+    operations: Operations
     closed: bool
 
+    def before(self, first: int, second: int) -> bool:
+        """Whether a piece of work, by its position, runs before another one."""
+        return bool(self.operations.before(np.array(self.numbers[first]), np.array(self.numbers[second])))
 
-def happens_before(program: Sequence[Item], streams: int) -> Order:
+
+def happens_before(program: Sequence[Item]) -> Order:
     """Follow stream order, events and syncs through a program issued from one host thread."""
-    known = [0] * streams  # per stream: the work before the next item; bit 0 is the main stream's start
-    known[MAIN_STREAM] = 1
-    host = 0
-    recorded: dict[int, int] = {}
+    taken = Program()
+    start = taken.work(MAIN_STREAM)
     work: list[Work] = []
-    before: list[int] = []
-    closed = True
+    numbers: list[int] = []
     for item in program:
         if isinstance(item, Record):
-            recorded[item.event] = known[item.stream]
+            taken.record(item.event, item.stream)
         elif isinstance(item, Wait):
-            known[item.stream] |= recorded.get(item.event, 0)
+            taken.wait(item.event, item.stream)
         elif isinstance(item, Sync):
-            host |= known[item.stream]
+            taken.sync(item.stream)
         elif isinstance(item, EventSync):
-            host |= recorded.get(item.event, 0)
+            taken.sync_event(item.event)
         else:
-            on_host = item.stream == HOST_STREAM
-            seen = host if on_host else known[item.stream] | host
-            closed = closed and bool(seen & 1)
-            before.append(seen >> 1)
+            numbers.append(taken.host() if item.stream == HOST_STREAM else taken.work(item.stream))
             work.append(item)
-            if on_host:
-                host |= 1 << len(work)
-            else:
-                known[item.stream] = seen | 1 << len(work)
-    everything = (1 << (len(work) + 1)) - 1
-    return Order(work, before, closed and known[MAIN_STREAM] == everything)
+    end, order = taken.work(MAIN_STREAM, None), taken.order
+    each = np.array(numbers, np.int64)
+    closed = order.before(np.full(len(each), start), each) & order.before(each, np.full(len(each), end))
+    return Order(work, numbers, order, bool(closed.all()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,11 +181,11 @@ def find_hazards(split: Split, plan: Plan, offsets: Mapping[Tensor, int]) -> lis
         *plan.instructions,
         *(Transfer(MAIN_STREAM, node, to_device=False) for node in split.nodes if node.flags & Flag.OUTPUT),
     ]
-    ordered = happens_before(program, plan.streams)
+    ordered = happens_before(program)
     if ordered.closed:
         return unordered(ordered, offsets)
     twice = [*program, *program]
-    return unordered(happens_before(twice, plan.streams), offsets, step=len(ordered.before))
+    return unordered(happens_before(twice), offsets, step=len(ordered.work))
 
 
 def unordered(order: Order, offsets: Mapping[Tensor, int], step: int | None = None) -> list[Hazard]:
@@ -199,43 +194,31 @@ def unordered(order: Order, offsets: Mapping[Tensor, int], step: int | None = No
     Args:
         step: number of pieces of work per step; None if all are in one step.
     """
-    spans = _Spans(order.work, offsets)
-    touched = spans.touched
+    touched = [(k, span) for k, item in enumerate(order.work) for span in _touched(item, offsets)]
     born: dict[Tensor, int] = {}  # position of a tensor's first write
-    for i, of_work in enumerate(touched):
-        for span in of_work:
-            if span.writes:
-                born.setdefault(span.owner, i)
+    for k, span in touched:
+        if span.writes:
+            born.setdefault(span.owner, k)
     hazards: list[Hazard] = []
-    for j, i in _open_pairs(order, spans, touched):
-        for one, other in product(touched[j], touched[i]):
-            if one.clashes_with(other):
-                first, second = _access(order.work, j, one, step), _access(order.work, i, other, step)
-                if first.step == second.step and born.get(other.owner, 0) < born.get(one.owner, 0):
-                    first, second = second, first
-                start, end = max(one.start, other.start), min(one.end, other.end)
-                hazards.append(Hazard(first, second, start, end, one.buffer))
+    clashes = order.operations.clashes(accesses_of(order, touched))
+    for a, b in zip(clashes.first.tolist(), clashes.second.tolist(), strict=True):
+        (j, one), (i, other) = touched[a], touched[b]
+        first, second = _access(order.work, j, one, step), _access(order.work, i, other, step)
+        if first.step == second.step and born.get(other.owner, 0) < born.get(one.owner, 0):
+            first, second = second, first
+        hazards.append(Hazard(first, second, max(one.start, other.start), min(one.end, other.end), one.buffer))
     return hazards
 
 
-def _open_pairs(order: Order, spans: _Spans, touched: Sequence[Sequence[Extent]]) -> Iterator[tuple[int, int]]:
-    """Yield pairs of unordered work, in issue order, that share bytes which at least one of them writes.
-
-    The bytes are cut wherever a tensor starts or ends; two bit sets per piece hold its writers and its users.
-    """
-    wrote: dict[tuple[str, int], int] = {}
-    used: dict[tuple[str, int], int] = {}
-    for i, before in enumerate(order.before):
-        open_pairs = 0
-        for span in touched[i]:
-            for piece in spans.pieces(span):
-                open_pairs |= (used if span.writes else wrote).get(piece, 0) & ~before
-        yield from ((j, i) for j in bits(open_pairs))
-        for span in touched[i]:
-            for piece in spans.pieces(span):
-                used[piece] = used.get(piece, 0) | 1 << i
-                if span.writes:
-                    wrote[piece] = wrote.get(piece, 0) | 1 << i
+def accesses_of(order: Order, touched: Sequence[tuple[int, Extent]]) -> Accesses:
+    """The spans that pieces of work, by their positions, access."""
+    buffers: dict[str, int] = {}
+    numbers = np.array([order.numbers[k] for k, _ in touched], np.int64)
+    by_host = np.array([item.stream == HOST_STREAM for item in order.work], bool)
+    spans = [(buffers.setdefault(span.buffer, len(buffers)), span.start, span.end, span.writes) for _, span in touched]
+    buffer, start, end, writes = np.array(spans, np.int64).reshape(-1, 4).T
+    at = np.array([k for k, _ in touched], np.int64)
+    return Accesses(numbers, buffer, start, end, writes.astype(bool), by_host[at])
 
 
 def _access(work: Sequence[Work], k: int, span: Extent, step: int | None) -> Access:
@@ -246,40 +229,22 @@ def _access(work: Sequence[Work], k: int, span: Extent, step: int | None) -> Acc
     return Access(name, item.stream, number, span.owner, span.writes)
 
 
-class _Spans:
-    """The bytes that each piece of work accesses (`touched`), and the pieces that they are cut into."""
+def _touched(work: Work, offsets: Mapping[Tensor, int]) -> Sequence[Extent]:
+    """Return one span per tensor and length; read and written counts as written."""
+    if isinstance(work, Touch):
+        return work.spans
+    if isinstance(work, Transfer):
+        return [_span(work.tensor, offsets, work.to_device)]
+    written = [_span(tensor, offsets, writes=True) for tensor in (work.node, *work.node.updates)]
+    read = {(source.root, source.nbytes): source for source in work.node.src}
+    own = {(span.owner, span.end - span.start) for span in written}
+    others = (tensor for key, tensor in read.items() if key not in own and not key[0].flags & Flag.WEIGHT)
+    return [*written, *(_span(tensor, offsets, writes=False) for tensor in others)]
 
-    def __init__(self, work: Sequence[Work], offsets: Mapping[Tensor, int]) -> None:
-        self._offsets = offsets
-        self.touched = [self._of(item) for item in work]
-        ends = {edge for tensor, start in offsets.items() for edge in (start, start + tensor.nbytes)}
-        ends |= {span.end for of_item in self.touched for span in of_item if span.buffer == ARENA}
-        self._cuts = sorted(ends)
-        self._pieces: dict[Extent, list[tuple[str, int]]] = {}
 
-    def _of(self, work: Work) -> Sequence[Extent]:
-        """Return one span per tensor and length; read and written counts as written."""
-        if isinstance(work, Touch):
-            return work.spans
-        if isinstance(work, Transfer):
-            return [self._span(work.tensor, work.to_device)]
-        written = [self._span(tensor, writes=True) for tensor in (work.node, *work.node.updates)]
-        read = {(source.root, source.nbytes): source for source in work.node.src}
-        own = {(span.owner, span.end - span.start) for span in written}
-        others = (tensor for key, tensor in read.items() if key not in own and not key[0].flags & Flag.WEIGHT)
-        return [*written, *(self._span(tensor, writes=False) for tensor in others)]
-
-    def pieces(self, span: Extent) -> list[tuple[str, int]]:
-        if span.buffer != ARENA:
-            return [(span.buffer, 0)]
-        if span not in self._pieces:
-            low, high = bisect_left(self._cuts, span.start), bisect_left(self._cuts, span.end)
-            self._pieces[span] = [(ARENA, piece) for piece in range(low, high)]
-        return self._pieces[span]
-
-    def _span(self, tensor: Tensor, writes: bool) -> Extent:
-        owner = tensor.root
-        start = self._offsets.get(owner)
-        if start is None:
-            return Extent(owner, owner.name, 0, tensor.nbytes, writes)
-        return Extent(owner, ARENA, start, start + tensor.nbytes, writes)
+def _span(tensor: Tensor, offsets: Mapping[Tensor, int], writes: bool) -> Extent:
+    owner = tensor.root
+    start = offsets.get(owner)
+    if start is None:
+        return Extent(owner, owner.name, 0, tensor.nbytes, writes)
+    return Extent(owner, ARENA, start, start + tensor.nbytes, writes)

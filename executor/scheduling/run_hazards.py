@@ -165,7 +165,7 @@ def find_run_hazards(
             else:
                 schedulers[0].step()
         smaller = schedulers
-    return unordered(happens_before(tape.program, tape.streams), {})
+    return unordered(happens_before(tape.program), {})
 
 
 def _devices(every: Sequence[Prepared]) -> list[Device]:

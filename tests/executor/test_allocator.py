@@ -74,12 +74,12 @@ def test_visible_means_happens_before(data):
     """The first kernel of a stream that comes after another one, against the order that the checker finds."""
     graph = data.draw(graphs())
     plan = scheduled(graph, streams=data.draw(stream_maps(graph))).plan
-    visible, order = becomes_visible_at(graph.nodes, plan), happens_before(plan.instructions, plan.streams)
+    visible, order = becomes_visible_at(graph.nodes, plan), happens_before(plan.instructions)
     index = {node: i for i, node in enumerate(graph.nodes)}
     for k, launch in enumerate(plan.launches):
         for stream in range(plan.streams):
             later = [
                 index[other.node] for m, other in enumerate(plan.launches)
-                if other.stream == stream and order.before[m] >> k & 1
+                if other.stream == stream and order.before(k, m)
             ]  # fmt: skip
             assert visible[index[launch.node]][stream] == min(later, default=len(graph.nodes))

@@ -115,7 +115,7 @@ def test_the_checker_finds_exactly_what_the_search_finds(data):
             program.append(instruction)
         if data.draw(st.integers(0, 9)) == 0:
             program.append(Sync(data.draw(st.integers(0, plan.streams - 1))))
-    found = unordered(happens_before(program, plan.streams), offsets)
+    found = unordered(happens_before(program), offsets)
     assert names(found) == searched(program, offsets)
 
 

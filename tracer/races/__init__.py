@@ -1,0 +1,1 @@
+"""Races: accesses to the same bytes whose order nothing guarantees."""
