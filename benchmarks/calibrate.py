@@ -34,7 +34,7 @@ from executor.backends.sim.profiles import (
     Profile,
 )
 from executor.graph import Tensor
-from executor.run import prepare_configuration
+from executor.run import plan_configuration
 from executor.run.configuration import Configuration
 from tracer import read
 from tracer.analysis.calls import host_calls
@@ -263,7 +263,7 @@ def kernel_times(node: Trace) -> tuple[NDArray[np.float64], NDArray[np.float64]]
 
 def nodes_of(trace: Trace) -> list[Tensor]:
     """Return the nodes of a step's kernels, in order."""
-    prepared = prepare_configuration(typed(run_json.configuration(trace), Configuration))
+    prepared = plan_configuration(typed(run_json.configuration(trace), Configuration)).prepared
     return [launch.node for part in prepared.splits for launch in part.plan.launches]
 
 

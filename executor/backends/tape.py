@@ -34,10 +34,15 @@ class TapeArray:
 
 
 class Tape:
-    """The work of all devices of a run: one program, issued from one host thread."""
+    """The work of all devices of a run: one program, issued from one host thread.
+
+    Attributes:
+        steps: the items [start, end) of each token step, while the KV cache has its first size.
+    """
 
     def __init__(self) -> None:
         self.program: list[Item] = []
+        self.steps: list[tuple[int, int]] = []
         self.step = 0
         self._numbers = count()
         self._streams: dict[tuple[Device, int], int] = {}

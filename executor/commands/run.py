@@ -102,7 +102,10 @@ def _progress(units: int, *, is_shown: bool) -> Iterator[Callable[[], None]]:
     help="Streams inside a token: {}.",
 )  # fmt: skip
 @click.option("--allocator", cls=_Named, help="{}.  [default: that of the concurrency mode]")
-@click.option("--allow-hazards", is_flag=True, help="Run plans with data races between streams; default: refuse.")
+@click.option(
+    "--allow-hazards", "--unsafe", "allow_hazards", is_flag=True,
+    help="Run what has data races, with a warning and a note in the recording; default: refuse.",
+)  # fmt: skip
 @click.option(
     "--launch", default="graph",
     help="graph: one call per step; rebuild: the same, rebuilt for every step; eager: one call per kernel.",
@@ -175,7 +178,7 @@ def run(
 
     Repeats are interleaved: the first of every combination, then the second, so that drift affects all equally.
     """
-    from executor.run import prepare_configuration
+    from executor.run import plan_configuration
     from executor.run.configuration import Configuration, combinations, fitting_strategies
     from executor.run.directory import check_runs, write_run
     from executor.run.light_pass import record_light
@@ -185,9 +188,11 @@ def run(
     chosen = combinations(base, strategies or fitting_strategies(base), concurrency or ("sequential",))
     check_runs(runs, chosen, replace=force)
     traced = chosen_passes(base, passes)
-    if plans:
+    if plans or base.allow_hazards:
         for configuration in chosen:
-            prepare_configuration(configuration)
+            for reason in plan_configuration(configuration).races:
+                click.echo(f"warning: {configuration.name}: {reason}", err=True)
+    if plans:
         names = [c.name for c in chosen]
         click.echo(json.dumps({"schema": "intertoken.plan/1", "runs": names}) if as_json else "\n".join(names))
         return

@@ -31,6 +31,15 @@ class Prepared:
 
     step: DecodeStep
     splits: tuple[PreparedSplit, ...]
+    concurrency: str
+
+    @property
+    def races(self) -> str:
+        """Why the plan is unsafe, as a sentence; "" if it is not."""
+        if not (hazards := self.hazards):
+            return ""
+        told = f"concurrency {self.concurrency!r} with allocator {self.allocator!r} has data races ({len(hazards)})"
+        return f"{told}: {hazards[0]}"
 
     @property
     def hazards(self) -> list[Hazard]:
@@ -72,10 +81,7 @@ def prepare(
         plan = make_plan(split.nodes, order, streams, cut=here.cut)
         memory = allocate(Schedule(split, regions, streams, plan), allocator)
         made.append(PreparedSplit(split, regions, plan, memory, find_hazards(split, plan, memory.offsets)))
-    prepared = Prepared(step, tuple(made))
-    if (hazards := prepared.hazards) and not allow_hazards:
-        raise UnsafePlanError(
-            f"concurrency {mode.name!r} with allocator {allocator!r} has data races ({len(hazards)}): {hazards[0]}. "
-            f"Choose allocator {mode.allocator!r}, which has none; --allow-hazards runs it anyway"
-        )
+    prepared = Prepared(step, tuple(made), mode.name)
+    if (reason := prepared.races) and not allow_hazards:
+        raise UnsafePlanError(f"{reason}. Choose allocator {mode.allocator!r}, which has none; --unsafe runs it anyway")
     return prepared

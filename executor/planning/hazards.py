@@ -81,12 +81,14 @@ class Order:
     Attributes:
         work: launches and copies, in issue order.
         numbers: the number of each of them among all operations.
+        items: the number of each item of the program, in its order.
         operations: the order of these: work, records, waits and syncs.
         closed: whether all work runs after the main stream's start and before its end.
     """
 
     work: Sequence[Work]
     numbers: Sequence[int]
+    items: Sequence[int]
     operations: Operations
     closed: bool
 
@@ -101,22 +103,29 @@ def happens_before(program: Sequence[Item]) -> Order:
     start = taken.work(MAIN_STREAM)
     work: list[Work] = []
     numbers: list[int] = []
+    items: list[int] = []
     for item in program:
-        if isinstance(item, Record):
-            taken.record(item.event, item.stream)
-        elif isinstance(item, Wait):
-            taken.wait(item.event, item.stream)
-        elif isinstance(item, Sync):
-            taken.sync(item.stream)
-        elif isinstance(item, EventSync):
-            taken.sync_event(item.event)
-        else:
-            numbers.append(taken.host() if item.stream == HOST_STREAM else taken.work(item.stream))
+        items.append(_added(taken, item))
+        if not isinstance(item, Record | Wait | Sync | EventSync):
+            numbers.append(items[-1])
             work.append(item)
     end, order = taken.work(MAIN_STREAM, None), taken.order
     each = np.array(numbers, np.int64)
     closed = order.before(np.full(len(each), start), each) & order.before(each, np.full(len(each), end))
-    return Order(work, numbers, order, bool(closed.all()))
+    return Order(work, numbers, items, order, bool(closed.all()))
+
+
+def _added(program: Program, item: Item) -> int:
+    """Add an item to a program; return its number there."""
+    if isinstance(item, Record):
+        return program.record(item.event, item.stream)
+    if isinstance(item, Wait):
+        return program.wait(item.event, item.stream)
+    if isinstance(item, Sync):
+        return program.sync(item.stream)
+    if isinstance(item, EventSync):
+        return program.sync_event(item.event)
+    return program.host() if item.stream == HOST_STREAM else program.work(item.stream)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +203,7 @@ def unordered(order: Order, offsets: Mapping[Tensor, int], step: int | None = No
     Args:
         step: number of pieces of work per step; None if all are in one step.
     """
-    touched = [(k, span) for k, item in enumerate(order.work) for span in _touched(item, offsets)]
+    touched = touched_by(order.work, offsets)
     born: dict[Tensor, int] = {}  # position of a tensor's first write
     for k, span in touched:
         if span.writes:
@@ -203,11 +212,16 @@ def unordered(order: Order, offsets: Mapping[Tensor, int], step: int | None = No
     clashes = order.operations.clashes(accesses_of(order, touched))
     for a, b in zip(clashes.first.tolist(), clashes.second.tolist(), strict=True):
         (j, one), (i, other) = touched[a], touched[b]
-        first, second = _access(order.work, j, one, step), _access(order.work, i, other, step)
+        first, second = access_of(order.work, j, one, step), access_of(order.work, i, other, step)
         if first.step == second.step and born.get(other.owner, 0) < born.get(one.owner, 0):
             first, second = second, first
         hazards.append(Hazard(first, second, max(one.start, other.start), min(one.end, other.end), one.buffer))
     return hazards
+
+
+def touched_by(work: Sequence[Work], offsets: Mapping[Tensor, int]) -> list[tuple[int, Extent]]:
+    """Return the position of each piece of work with each span that it accesses."""
+    return [(k, span) for k, item in enumerate(work) for span in _touched(item, offsets)]
 
 
 def accesses_of(order: Order, touched: Sequence[tuple[int, Extent]]) -> Accesses:
@@ -221,7 +235,8 @@ def accesses_of(order: Order, touched: Sequence[tuple[int, Extent]]) -> Accesses
     return Accesses(numbers, buffer, start, end, writes.astype(bool), by_host[at])
 
 
-def _access(work: Sequence[Work], k: int, span: Extent, step: int | None) -> Access:
+def access_of(work: Sequence[Work], k: int, span: Extent, step: int | None = None) -> Access:
+    """Describe the access of a piece of work, by its position, to a span; `step` as in `unordered`."""
     item, number = work[k], k // step if step else 0
     if isinstance(item, Touch):
         return Access(item.name, item.stream, item.step, span.owner, span.writes, item.where)

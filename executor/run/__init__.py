@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from itertools import chain
 
 import numpy as np
@@ -24,7 +24,8 @@ from executor.run.configuration import Configuration, check
 from executor.scheduling.launchers import OUTCOMES
 from executor.scheduling.memory import Backends, Weights, load_weights
 from executor.scheduling.prompts import Prefill
-from executor.scheduling.run_hazards import refuse_hazards
+from executor.scheduling.run_hazards import record_tape, refuse_hazards, run_races
+from executor.scheduling.run_waits import StepWait, step_waits
 from executor.scheduling.scheduler import GrowingScheduler, Halves, Scheduler, halves_of
 from executor.scheduling.strategies import STRATEGIES, Strategy, for_prompts
 from tracer.errors import UsageError
@@ -37,11 +38,26 @@ WeightsKey = tuple[str, str | None, int]
 
 
 @dataclass(frozen=True)
+class Planned:
+    """What is known of a configuration before it runs.
+
+    Attributes:
+        prepared: its plan; in halves, that of the first one.
+        races: why it is unsafe, a sentence each; it runs anyway if hazards are allowed.
+        waits: what each wait of a token step orders; empty if that is unknown.
+    """
+
+    prepared: Prepared
+    races: tuple[str, ...]
+    waits: tuple[StepWait, ...]
+
+
+@dataclass(frozen=True)
 class Result:
     """The result of a configuration.
 
     Attributes:
-        prepared: its plan; in halves, that of the first one.
+        planned: what was known of it before.
         seconds: duration of each repeat, from before the first step until all its work was done.
         tokens: (repeats, tokens, batch), as sampled.
         logits: (repeats, tokens, batch, vocabulary) if requested.
@@ -51,13 +67,18 @@ class Result:
     """
 
     configuration: Configuration
-    prepared: Prepared
+    planned: Planned
     seconds: list[float]
     tokens: HostArray
     logits: HostArray | None
     trace: Trace
     graphs: list[dict[str, int]]
     spans: list[tuple[int, int]]
+
+    @property
+    def prepared(self) -> Prepared:
+        """Its plan; in halves, that of the first one."""
+        return self.planned.prepared
 
 
 def execute(
@@ -108,14 +129,14 @@ def execute(
     return [run.result() for run in runs]
 
 
-def prepare_configuration(configuration: Configuration) -> Prepared:
-    """Return the plan of a configuration, without running it or starting its backend.
+def plan_configuration(configuration: Configuration) -> Planned:
+    """Plan a configuration, without running it or starting its backend.
 
     Raises:
         UsageError: an unknown name or a number out of range.
     """
     check(configuration)
-    return _Run(configuration, False, MODELS, STRATEGIES, None).prepared
+    return _Run(configuration, False, MODELS, STRATEGIES, None).planned
 
 
 class _Run:
@@ -161,8 +182,7 @@ class _Run:
         self._cache = step.cache
         self._prefill = Prefill(prompts, build, self._prepare, c.seed) if any(prompts.lengths) else None
         if not c.allow_hazards:
-            prefill = self._prefill.prepared if self._prefill else ()
-            refuse_hazards(self._parts[0], self._strategy, prefill=prefill, others=self._parts[1:])
+            refuse_hazards(self._parts[0], self._strategy, prefill=self._prompts, others=self._parts[1:])
         self._first = random_tokens(step.vocabulary, c.seed, c.batch)
         self._recorder = recorder
         self._seconds, self._spans = list[float](), list[tuple[int, int]]()
@@ -189,8 +209,22 @@ class _Run:
         return list(dict.fromkeys(part.split.device for prepared in self._all for part in prepared.splits))
 
     @property
+    def _prompts(self) -> list[Prepared]:
+        return self._prefill.prepared if self._prefill else []
+
+    @property
     def _all(self) -> list[Prepared]:
-        return [*(self._prefill.prepared if self._prefill else ()), *chain.from_iterable(self._parts)]
+        return [*self._prompts, *chain.from_iterable(self._parts)]
+
+    @cached_property
+    def planned(self) -> Planned:
+        """What is known of it before it runs."""
+        sizes, prefill, others, races = self._parts[0], self._prompts, self._parts[1:], list[str]()
+        if self.configuration.allow_hazards:
+            races = [prepared.races for prepared in self._all if prepared.races]
+            races += run_races(sizes, self._strategy, prefill=prefill, others=others)
+        tape = record_tape(sizes, type(self._strategy)(), prefill=prefill, others=others)
+        return Planned(self.prepared, tuple(dict.fromkeys(races)), tuple(step_waits(tape)))
 
     def place(self, backends: Backends, weights: dict[WeightsKey, Weights]) -> None:
         """Allocate memory. Runs with equal model, format and seed on a device share weights."""
@@ -276,5 +310,5 @@ class _Run:
         trace = self._recorder.trace if self._recorder is not None else Trace({})
         graphs = [{name: piece.outcomes[name] for name in OUTCOMES} for piece in self._scheduler.now.pieces]
         return Result(
-            self.configuration, self.prepared, self._seconds, np.stack(self._tokens), logits, trace, graphs, self._spans
+            self.configuration, self.planned, self._seconds, np.stack(self._tokens), logits, trace, graphs, self._spans
         )

@@ -34,7 +34,7 @@ from tracer.errors import UsageError
 from tracer.files.output import appearing, blaming_the_choice
 from tracer.formats import check_writable, nsys_parquet
 from tracer.model.graph_json import GRAPH_FILE, Leaf, Memory, Node, RegionOf, RunGraph, StreamWait, write_graph
-from tracer.model.run_json import SCHEMA
+from tracer.model.run_json import SCHEMA, UNSAFE, WAITS
 from tracer.stored import is_part_of_run
 
 
@@ -90,6 +90,8 @@ def run_json(result: Result) -> dict[str, Any]:
         },
         "measured": measured(result),
         **({"simulated": NO_NUMBERS} if backend.default_profile else {}),
+        **({UNSAFE: list(result.planned.races)} if result.planned.races else {}),
+        **({WAITS: [asdict(wait) for wait in result.planned.waits]} if result.planned.waits else {}),
         "plan": plan_facts(result.prepared) | {"graph_plans": result.graphs},
         "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
     }

@@ -21,8 +21,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from executor.planning import Prepared
-from executor.run import Result, execute, prepare_configuration
+from executor.run import Planned, Result, execute, plan_configuration
 from executor.run.configuration import Configuration
 from tracer.errors import ExecutionError, IntertokenError
 from tracer.model.trace import Trace
@@ -52,7 +51,7 @@ def record_light(
     """
     if all(configuration.reports for configuration in configurations):
         return execute(configurations, keep_logits=keep_logits, progress=progress)
-    prepared = [prepare_configuration(configuration) for configuration in configurations]
+    planned = [plan_configuration(configuration) for configuration in configurations]
     with tempfile.TemporaryDirectory(prefix="intertoken-") as made:
         folder = Path(made)
         order = [asdict(c) | {"keep_logits": c in keep_logits} for c in configurations]
@@ -67,11 +66,11 @@ def record_light(
             raise ExecutionError(f"the light pass recorded nothing: {outcome.why}")
         return [
             _result(configuration, plan, folder / str(number), outcome.trace)
-            for number, (configuration, plan) in enumerate(zip(configurations, prepared, strict=True))
+            for number, (configuration, plan) in enumerate(zip(configurations, planned, strict=True))
         ]
 
 
-def _result(configuration: Configuration, plan: Prepared, written: Path, light: Trace) -> Result:
+def _result(configuration: Configuration, plan: Planned, written: Path, light: Trace) -> Result:
     """Return the result of a configuration.
 
     Args:

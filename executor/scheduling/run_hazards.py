@@ -8,21 +8,21 @@ micro-batches of the prompts first, then token steps on the same state.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import count
 from typing import Any, Final
 
 import numpy as np
 
-from executor.backends.interface import HostArray
+from executor.backends.interface import Guarantee, HostArray
 from executor.backends.tape import Tape, TapeBackend
 from executor.planning import Prepared
 from executor.planning.devices import Device
 from executor.planning.hazards import HOST_STREAM, Hazard, happens_before, unordered
 from executor.scheduling.memory import COPIED, ExpertCopies, Weights
 from executor.scheduling.scheduler import Scheduler, alternate
-from executor.scheduling.strategies import Strategy, check_needs, for_prompts
+from executor.scheduling.strategies import Strategy, check_needs, for_prompts, lacks
 from tracer.errors import UnsafePlanError
 
 _STEPS: Final = 6  # of each plan
@@ -97,25 +97,54 @@ def refuse_hazards(
     Raises:
         UnsafePlanError: names the first hazard.
     """
+    for own, backend, guarantees, several, cut in _asked(sizes, strategy, prefill, others):
+        check_needs(own, backend, guarantees, several=several, cut=cut)
+    if hazards := find_run_hazards(sizes, type(strategy)(), prefill=prefill, others=others):
+        raise UnsafePlanError(f"{_told(strategy, hazards)}. Choose another strategy; --unsafe runs it anyway")
+
+
+def run_races(
+    sizes: Sequence[Prepared], strategy: Strategy, *, prefill: Sequence[Prepared] = (),
+    others: Sequence[Sequence[Prepared]] = (),
+) -> list[str]:  # fmt: skip
+    """Return the reasons for which `refuse_hazards` would reject a run, a sentence each."""
+    asked = _asked(sizes, strategy, prefill, others)
+    reasons = [lacks(own, backend, guarantees, several=several) for own, backend, guarantees, several, _ in asked]
+    hazards = find_run_hazards(sizes, type(strategy)(), prefill=prefill, others=others)
+    reasons += [_told(strategy, hazards)] if hazards else []
+    return [*dict.fromkeys(reason for reason in reasons if reason)]
+
+
+def _told(strategy: Strategy, hazards: Sequence[Hazard]) -> str:
+    return f"strategy {strategy.name!r} has data races between steps ({len(hazards)}): {hazards[0]}"
+
+
+def _asked(
+    sizes: Sequence[Prepared], strategy: Strategy, prefill: Sequence[Prepared], others: Sequence[Sequence[Prepared]]
+) -> Iterator[tuple[Strategy, str, frozenset[Guarantee], bool, bool]]:
+    """Yield the strategy, the backend and its guarantees, for each device of each plan; whether the step uses several
+    devices, and whether it is cut into splits."""
     for prepared in (*prefill, *sizes, *(prepared for own in others for prepared in own)):
         own = for_prompts(strategy) if prepared.step.history is None else strategy
         devices = _devices([prepared])
         several = sum(not device.is_host for device in devices) > 1
         for device in devices:
-            guarantees = TapeBackend(Tape(), device).guarantees
-            check_needs(own, device.backend, guarantees, several=several, cut=len(prepared.splits) > 1)
-    if hazards := find_run_hazards(sizes, type(strategy)(), prefill=prefill, others=others):
-        raise UnsafePlanError(
-            f"strategy {strategy.name!r} has data races between steps ({len(hazards)}): {hazards[0]}. "
-            "Choose another strategy; --allow-hazards runs it anyway"
-        )
+            yield own, device.backend, TapeBackend(Tape(), device).guarantees, several, len(prepared.splits) > 1
 
 
 def find_run_hazards(
     sizes: Sequence[Prepared], strategy: Strategy, *, prefill: Sequence[Prepared] = (),
     others: Sequence[Sequence[Prepared]] = (),
 ) -> list[Hazard]:  # fmt: skip
-    """Find all hazards between splits, devices, copies and the host over several steps of a run.
+    """Find all hazards between splits, devices, copies and the host over several steps of a run, see `record_tape`."""
+    return unordered(happens_before(record_tape(sizes, strategy, prefill=prefill, others=others).program), {})
+
+
+def record_tape(
+    sizes: Sequence[Prepared], strategy: Strategy, *, prefill: Sequence[Prepared] = (),
+    others: Sequence[Sequence[Prepared]] = (),
+) -> Tape:  # fmt: skip
+    """Record the work of several steps of a run, without running it.
 
     Args:
         sizes: the token step for each number of attended cells; see `GrowingScheduler`.
@@ -159,13 +188,15 @@ def find_run_hazards(
         for scheduler in schedulers:
             scheduler.start(from_zero=not prompts and not smaller)
         for _ in range(min(_STEPS, *(scheduler.room for scheduler in schedulers))):
-            tape.step = next(numbers)
+            tape.step, start = next(numbers), len(tape.program)
             if others:
                 alternate(schedulers)
             else:
                 schedulers[0].step()
+            if not smaller:
+                tape.steps.append((start, len(tape.program)))
         smaller = schedulers
-    return unordered(happens_before(tape.program), {})
+    return tape
 
 
 def _devices(every: Sequence[Prepared]) -> list[Device]:

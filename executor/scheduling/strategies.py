@@ -253,13 +253,17 @@ def check_needs(
         UsageError: the strategy does not support splits.
     """
     safe = ", ".join(fitting(guarantees, several=several, cut=cut))
-    if missing := sorted(need.value for need in _needs(type(strategy), several) - guarantees):
-        raise UnsafePlanError(
-            f"strategy {strategy.name!r} needs a guarantee that backend {backend!r} does not give: "
-            f"{'; '.join(missing)}. Choose one of {safe}"
-        )
+    if reason := lacks(strategy, backend, guarantees, several=several):
+        raise UnsafePlanError(f"{reason}. Choose one of {safe}")
     if cut and not strategy.splits:
         raise UsageError(f"strategy {strategy.name!r} needs the whole step on one device. Choose one of {safe}")
+
+
+def lacks(strategy: Strategy, backend: str, guarantees: frozenset[Guarantee], *, several: bool = False) -> str:
+    """Return which guarantees that a strategy needs are not among these, as a sentence; "" if all are."""
+    missing = sorted(need.value for need in _needs(type(strategy), several) - guarantees)
+    told = f"strategy {strategy.name!r} needs a guarantee that backend {backend!r} does not give: {'; '.join(missing)}"
+    return told if missing else ""
 
 
 def fitting(guarantees: frozenset[Guarantee], *, several: bool = False, cut: bool = False) -> list[str]:

@@ -149,10 +149,12 @@ def test_a_wait_is_needed_if_accesses_clash_without_it(drawn, touches):
         newly = clashing(without, accesses) - already
         assert lost == len(newly)
         sources = [source for source, target, waits in edges if target == wait and waits]
+        awaited = {i for i in range(len(lanes)) if any(before[i, source] or i == source for source in sources)}
+        learned = {i for i in awaited if not without[i, wait]} or awaited
         behind = {
             (i, j) for i, j in clashing(unordered, accesses)
-            if lanes[operation[i]] != lanes[operation[j]] and (wait == operation[j] or before[wait, operation[j]])
-            and any(before[operation[i], source] or operation[i] == source for source in sources)
+            if operation[i] in learned and lanes[operation[i]] not in (lanes[operation[j]], lanes[wait])
+            and (wait == operation[j] or before[wait, operation[j]])
         }  # fmt: skip
         if newly:
             assert (one, other) in newly

@@ -41,6 +41,33 @@ def test_every_copy_before_a_launch_follows_exactly_one_strategy(letters: str) -
     assert sum(strategies_followed(letters).values()) == before.count("a") + before.count("c")
 
 
+def told(order, position, **more):
+    return {"what": "sync", "position": position, "order": order, "between": ["a", "b"], "instead": ""} | more
+
+
+@pytest.mark.parametrize(
+    ("waits", "known"),
+    [([told("needed", 1), told("redundant", 2, between=[], instead="sync 1")], ["needed", "redundant", ""]),
+     ([told("needed", 1)], ["", "", ""]), ([told("needed", 1), told("needed", 2, what="poll")], ["", "", ""]),
+     ([told("needed", 1), told("wanted", 2)], ["", "", ""]), ([told("needed", 0), told("needed", 2)], ["", "", ""]),
+     ([told("needed", 1, between=["a"] * 3), told("needed", 2)], ["", "", ""]), ("needed", ["", "", ""]),
+     (None, ["", "", ""])],
+)  # fmt: skip
+def test_what_waits_order_is_told_if_it_is_of_these_waits(waits, known):
+    """Nothing if steps have other waits than run.json, or if that cannot be read; nothing of a wait of few steps."""
+    script = decode_loop("sgs", 8)
+    for token in range(8):
+        script.range("token", token * 1000, token * 1000 + 900)
+    script.sync(7800, 7810)
+    trace = script.trace
+    trace.metadata["run"] = {"waits": waits}
+    inventory = analyse(trace).syncs.inventory()
+    assert inventory.steps.tolist() == [8, 8, 1]
+    assert inventory.order.tolist() == known
+    assert inventory.between.tolist() == ["a and b" if any(known) else "", "", ""]
+    assert inventory.instead.tolist() == ["", "sync 1" if any(known) else "", ""]
+
+
 @pytest.mark.parametrize(("waits", "how"), [(True, "no CUDA call"), (False, None)])
 def test_a_host_that_waits_without_a_call_is_later_where_its_device_is(waits, how):
     """Otherwise its own code takes as long however long the device does."""

@@ -38,7 +38,7 @@ from tracer.model.columns import (
     within,
 )
 from tracer.model.intervals import Bools, Floats, Ints
-from tracer.model.run_json import was_traced
+from tracer.model.run_json import WaitOrder, wait_orders, was_traced
 from tracer.model.schema import DEVICE_TABLES, MISSING
 from tracer.model.trace import Trace, names_of
 
@@ -114,6 +114,9 @@ class Inventory(Columns):
         waiting_share: the share of the steps in which the device was still busy; NaN if unknown for all.
         queries: of a polling loop, median.
         waits_for: the activity it most often waited for; "" for none.
+        order: whether it is needed or redundant, as far as the run tells what it orders; else "".
+        between: the two nearest accesses that it orders; "" if none clash.
+        instead: what else orders these; "" for nothing.
     """
 
     what: Texts
@@ -126,6 +129,9 @@ class Inventory(Columns):
     waiting_share: Floats
     queries: Floats
     waits_for: Texts
+    order: Texts
+    between: Texts
+    instead: Texts
 
 
 @dataclass(frozen=True)
@@ -144,6 +150,7 @@ class SyncReport:
         fetch_lag: which step's result the host reads; None if unknown.
         waits_elsewhere: how the host waits for it without a sync; None if it waits by calls, or for nothing.
         per_step: how many calls of each kind the steps make.
+        orders: what the waits order, if the run tells.
         rows: the calls.
     """
 
@@ -160,6 +167,7 @@ class SyncReport:
     fetch_lag: FetchLag | None
     waits_elsewhere: WaitsElsewhere | None
     per_step: StepCounts
+    orders: Sequence[WaitOrder]
     rows: SyncCalls
 
     @cached_property
@@ -186,8 +194,10 @@ class SyncReport:
         )
         longest = np.zeros(count)
         np.maximum.at(longest, number, us)
+        what = np.array([*WAITS.values()], dtype=object)[order[row]]
+        told = self._told(what.tolist(), position[row].tolist())
         return Inventory(
-            what=np.array([*WAITS.values()], dtype=object)[order[row]],
+            what=what,
             position=position[row],
             name=waits.name.words[modes(waits.name.codes, number, count)],
             stream=modes(waits.stream, number, count),
@@ -197,7 +207,16 @@ class SyncReport:
             waiting_share=np.where(known > 0, waiting / known.clip(1), np.nan),
             queries=medians(waits.queries, number, count),
             waits_for=np.where(busy > 0, modes(waits.waited_for[is_busy], number[is_busy], count), ""),
+            order=np.array([each.order if each else "" for each in told], dtype=object),
+            between=np.array([" and ".join(each.between) if each else "" for each in told], dtype=object),
+            instead=np.array([each.instead if each else "" for each in told], dtype=object),
         )
+
+    def _told(self, what: Sequence[str], position: Sequence[int]) -> Sequence[WaitOrder | None]:
+        """What the run tells of each wait of the inventory; nothing if it tells of more or fewer than a step has."""
+        told = {(each.what, each.position): each for each in self.orders}
+        usual = [*told] == [(WAITS[SYNC], number + 1) for number in range(int(self.syncs_per_token))]
+        return [told.get(wait) if usual else None for wait in zip(what, position, strict=True)]
 
 
 def sync_report(trace: Trace, steps: Steps, calls: Calls | None = None) -> SyncReport:
@@ -239,6 +258,7 @@ def sync_report(trace: Trace, steps: Steps, calls: Calls | None = None) -> SyncR
         fetch_lag=lag,
         waits_elsewhere=elsewhere,
         per_step=StepCounts(steps.rows.step, steps.rows.start, **per_step),
+        orders=wait_orders(trace),
         rows=rows,
         **{f"{kind}_per_token": _usual(counts) for kind, counts in per_step.items()},
     )

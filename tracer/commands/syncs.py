@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 @table_option(
     "one row per wait of a step, first its syncs in order, then blocking copies and polling loops: what, position, "
     "name, stream, steps (number of steps with it), median_us, max_us, waiting_share (share of steps in which the "
-    "device was still busy), queries, waits_for"
+    "device was still busy), queries, waits_for; if the run tells them order (needed or redundant), between (the two "
+    "nearest accesses that it orders) and instead (what else orders them)"
 )
 @click.option(
     "--call-sites", "with_sites", is_flag=True,
@@ -79,8 +80,14 @@ def _facts(recording: Recording) -> dict[str, Any]:
         "fetch_lag": asdict(summary.fetch_lag) if summary.fetch_lag else None,
         "waits_elsewhere": asdict(summary.waits_elsewhere) if summary.waits_elsewhere else None,
         "token_source": summary.token_source,
-        "inventory": json_rows(_inventory(recording)),
+        "inventory": _rows_told(recording),
     }
+
+
+def _rows_told(recording: Recording) -> list[dict[str, Any]]:
+    """The inventory; without what its waits order if the run does not tell."""
+    table = _inventory(recording)
+    return json_rows(table if (table["order"] != "").any() else table.drop(columns=["order", "between", "instead"]))
 
 
 def _sites(recording: Recording) -> list[dict[str, Any]]:
@@ -120,6 +127,7 @@ def _show(facts: dict[str, Any], unit: str) -> None:
             "position": "#", "name": "call", "stream": "stream",
             **({"steps": f"of {facts['steps']} steps"} if in_some else {}),
             "median_us": "median µs", "max_us": "max µs", "waiting_share": "waiting", "waits_for": "waits for",
+            **({"order": "order"} if "order" in facts["inventory"][0] else {}),
         }  # fmt: skip
         waits = [
             row
@@ -129,6 +137,11 @@ def _show(facts: dict[str, Any], unit: str) -> None:
         ]
         console.print()
         console.print(report.table_of(waits, headings))
+        if "order" in facts["inventory"][0]:
+            console.print()
+            told = [row for row in facts["inventory"] if row["order"]]
+            orders = {f"{row['what']} {row['position']}": _ordered(row) for row in told}
+            console.print(report.grid(orders))
     if facts.get("call_sites"):
         headings = {
             "what": "what", "site": "where", "through": "through", "per_step": "a step", "us_per_step": "µs a step",
@@ -150,6 +163,13 @@ _ROWS: Final[Rows] = {
     "signature": lambda facts: f"{facts['signature']}  ({facts['signature_share']:.0%} of {facts['steps']} steps)",
 }
 """What stands side by side of several engines."""
+
+
+def _ordered(row: dict[str, Any]) -> str:
+    """What a wait is for."""
+    if not row["between"]:
+        return "redundant: nothing behind it clashes with what it waits for"
+    return f"{row['order']}: {row['between']}" + (f"; {row['instead']} orders them too" if row["instead"] else "")
 
 
 def _fetched(lag: dict[str, Any] | None) -> str:

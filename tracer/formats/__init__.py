@@ -20,6 +20,7 @@ from tracer.errors import FormatError, TraceError, printable
 from tracer.extensions import FORMATS, extensions
 from tracer.files.others import known_first, known_last
 from tracer.files.output import appearing, check_place, is_leftover
+from tracer.model.run_json import unsafe_notes
 from tracer.model.trace import Trace
 from tracer.notes import fitting
 
@@ -123,7 +124,8 @@ def read(path: str | Path, *, whole: bool = True, **options: bool) -> Trace:
     except FormatError as error:
         raise FormatError(printable(str(error))) from error
     trace.name = printable(source.resolve().name)
-    trace.notes += [note for note in _of_unknown_calls(trace) if note not in trace.notes]  # a converted one has it
+    told = [*_of_unknown_calls(trace), *unsafe_notes(trace)]
+    trace.notes += [note for note in told if note not in trace.notes]  # a converted one has them
     return trace
 
 

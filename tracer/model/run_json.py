@@ -3,18 +3,28 @@
 The schema, `intertoken.run/1`: `configuration` (backend, model, strategy, concurrency, ...), `machine`, `measured`
 (`tokens_per_s` and `steps_per_s`, each `{median, low, high}`, without a profiler), and for a recording of several
 runs `ranges`: NVTX text -> `{strategy, concurrency, tokens_per_s}`.
+
+Of our executor also `unsafe`, why it has data races although they are refused by default, and `waits`: what each wait
+of the host in a token step orders according to the plan, `{what, position, order, between, instead}` (`WaitOrder`).
 """
 
 from __future__ import annotations
 
 import re
-from typing import Any, Final
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Final, Literal
 
-from tracer.errors import printable
+from msgspec import Meta
+
+from tracer.errors import FormatError, printable
+from tracer.files.bounded import typed
 from tracer.model.schema import OTHER_DOMAINS
 from tracer.model.trace import LACKS, LIGHT, Trace
 
 SCHEMA: Final = "intertoken.run/1"
+
+UNSAFE: Final = "unsafe"
+WAITS: Final = "waits"
 
 NODE: Final = "node"
 PASSES: Final = ("graph", NODE)
@@ -103,6 +113,42 @@ def tokens_per_step(trace: Trace, within: str | None = None) -> float | None:
         return None
     tokens, steps = (_median(trace, key) for key in ("tokens_per_s", "steps_per_s"))
     return tokens / steps if tokens and steps else None
+
+
+def unsafe_notes(trace: Trace) -> list[str]:
+    """Why the run has data races although they are refused by default, a note each."""
+    reasons = _run(trace).get(UNSAFE)
+    told = [reason for reason in reasons if isinstance(reason, str)] if isinstance(reasons, list) else []
+    return [f"ran although it is unsafe (--unsafe): {printable(reason)}" for reason in told]
+
+
+@dataclass(frozen=True, slots=True)
+class WaitOrder:
+    """What a wait of the host in a token step orders.
+
+    Attributes:
+        what, position: as in the inventory of syncs.
+        order: "needed", or "redundant" if the step is as safe without it, as long as all other waits stay.
+        between: the two nearest accesses that it orders; empty if none clash.
+        instead: what else orders them; "" if nothing does, or nothing needs to.
+    """
+
+    what: str
+    position: Annotated[int, Meta(ge=1)]
+    order: Literal["needed", "redundant"]
+    between: Annotated[tuple[str, ...], Meta(max_length=2)]
+    instead: str
+
+
+def wait_orders(trace: Trace) -> list[WaitOrder]:
+    """What the waits of a token step order, in order; empty if the run does not tell."""
+    try:
+        told = typed(_run(trace).get(WAITS, []), list[WaitOrder])
+    except FormatError:
+        return []
+    between = [tuple(map(printable, each.between)) for each in told]
+    return [replace(each, between=pair, instead=printable(each.instead))
+            for each, pair in zip(told, between, strict=True)]  # fmt: skip
 
 
 def _run(trace: Trace) -> dict[str, Any]:

@@ -74,9 +74,9 @@ class Verdicts(Columns):
     Attributes:
         wait: the operation that waits.
         lost: number of pairs of clashing accesses that nothing else orders; if any, the wait is needed.
-        first, second: the nearest of these pairs, else of those that it orders; MISSING if no accesses behind it clash
-            with any that it waits for.
-        instead: the other wait that orders them too; MISSING if none does, or if no wait is necessary for that.
+        first, second: the nearest of these pairs. Else the nearest of what it waits for, unless that was known to be
+            done, and what is behind it; if all was known, of that. MISSING if none clash.
+        instead: the other wait that orders them too; MISSING if there is none, or if no wait is necessary for that.
     """
 
     wait: Ints
@@ -194,7 +194,7 @@ class Order:
             if len(lost):
                 first, second = _nearest(lost, found.accesses)
                 return wait, len(lost), first, second, MISSING
-        pair = self._nearest_ordered(wait, found)
+        pair = self._nearest_ordered(wait, found, fewer)
         if pair is None:
             return wait, 0, MISSING, MISSING, MISSING
         operations = found.accesses.operation
@@ -230,19 +230,21 @@ class Order:
         np.maximum.at(last, np.array(given.before, np.int64), np.arange(len(self._joins)))
         return last.tolist()
 
-    def _nearest_ordered(self, wait: int, found: _Overlaps) -> tuple[int, int] | None:
-        """The nearest accesses of two lanes that clash, the first before what is waited for, the second behind it."""
-        edges = self._arriving
+    def _nearest_ordered(self, wait: int, found: _Overlaps, fewer: dict[int, Clocks]) -> tuple[int, int] | None:
+        """The nearest accesses of two lanes that clash, the first of what is waited for, the second behind the wait."""
+        edges, none = self._arriving, np.zeros(self.lanes, np.int32)
         sources = edges.source[(edges.target == wait) & (edges.kind == WAIT)]
         known = self._clocks[self._last_join[sources]].max(axis=0, initial=0)
         np.maximum.at(known, self.lane[sources], (self.place[sources] + 1).astype(np.int32))
         operations = found.accesses.operation
         later = np.flatnonzero((operations == wait) | self.before(np.full(len(operations), wait), operations))
         later = later[np.argsort(operations[later], kind="stable")]
-        none, at = np.zeros((1, self.lanes), np.int32), 0
+        low = fewer.get(int(self._last_join[wait]), none).copy()
+        low[self.lane[wait]] = known[self.lane[wait]]  # its own lane needs no wait
+        at = 0
         for size in (64, 1024, len(later)):
             rows = later[at : at + size]
-            pairs = found.pairs(rows, none, np.zeros(len(rows), np.int64), known[None])
+            pairs = found.pairs(rows, low[None], np.zeros(len(rows), np.int64), known[None])
             if len(pairs):
                 return _nearest(pairs, found.accesses)
             at += size
