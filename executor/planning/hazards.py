@@ -232,7 +232,7 @@ def accesses_of(order: Order, touched: Sequence[tuple[int, Extent]]) -> Accesses
     spans = [(buffers.setdefault(span.buffer, len(buffers)), span.start, span.end, span.writes) for _, span in touched]
     buffer, start, end, writes = np.array(spans, np.int64).reshape(-1, 4).T
     at = np.array([k for k, _ in touched], np.int64)
-    return Accesses(numbers, buffer, start, end, writes.astype(bool), by_host[at])
+    return Accesses(numbers, buffer, start, end, writes.astype(bool), by_host[at], np.zeros(len(at), bool))
 
 
 def access_of(work: Sequence[Work], k: int, span: Extent, step: int | None = None) -> Access:

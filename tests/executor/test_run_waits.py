@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from itertools import product
 
 import pytest
 from click.testing import CliRunner
@@ -15,7 +16,7 @@ from executor.planning.devices import Device, Placement
 from executor.planning.hazards import Sync, happens_before, unordered
 from executor.run import plan_configuration
 from executor.run.configuration import Configuration
-from executor.scheduling.run_hazards import find_run_hazards, record_tape
+from executor.scheduling.run_hazards import find_run_hazards, record_tape, run_races
 from executor.scheduling.run_waits import step_waits
 from executor.scheduling.strategies import STRATEGIES
 from tests.covering import covering
@@ -81,6 +82,21 @@ def test_a_wait_is_needed_if_the_run_has_hazards_without_it(name, staged, prompt
             fewer = [item for i, item in enumerate(tape.program) if i != own[wait.position - 1]]
             races |= bool(unordered(happens_before(fewer), {}))
         assert races == (wait.order == "needed"), wait
+
+
+STAGED = ["sccc", "saaas", "aaas", "aaeg"]
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_without_staging_the_refused_strategies_race_and_the_others_do_not(devices):
+    """aaag only between the micro-batches of a prompt: in decoding, the wait for the logits protects its sources."""
+    for strategy, prompts in product([*STAGED, "aaag", *["aga"][: devices == 1]], (False, True)):
+        sizes, made, prefill = planned(STRATEGIES[strategy], staged=False, prompts=prompts, devices=devices)
+        reasons = run_races(sizes, made, prefill=prefill)
+        races = [reason for reason in reasons if "has data races" in reason]
+        assert bool(reasons) == (strategy not in STAGED)
+        assert bool(races) == (strategy == "aga" or (strategy == "aaag" and prompts)), strategy
+        assert find_run_hazards(*planned(STRATEGIES[strategy], staged=True, devices=devices)[:2]) == []
 
 
 # Upstream's races

@@ -148,6 +148,7 @@ def test_a_wait_is_needed_if_accesses_clash_without_it(drawn, touches):
         without = closure(len(program), fewer)
         newly = clashing(without, accesses) - already
         assert lost == len(newly)
+        assert pairs(order.lost(accesses, wait)) == newly
         sources = [source for source, target, waits in edges if target == wait and waits]
         awaited = {i for i in range(len(lanes)) if any(before[i, source] or i == source for source in sources)}
         learned = {i for i in awaited if not without[i, wait]} or awaited
@@ -307,7 +308,7 @@ def test_threads_are_ordered_only_through_what_they_wait_for():
 
 def test_bytes_next_to_each_other_and_none_do_not_clash():
     nothing = Order(np.zeros(0, np.int64), Edges(*np.zeros((3, 0), np.int64)))
-    empty = Accesses(*np.zeros((4, 0), np.int64), *np.zeros((2, 0), bool))
+    empty = Accesses(*np.zeros((4, 0), np.int64), *np.zeros((3, 0), bool))
     assert len(nothing.clashes(empty)) == len(nothing.verdicts(empty)) == 0
     program = Program()
     for start, end in ((0, 4), (4, 8), (8, 8), (2, 2)):
@@ -324,3 +325,18 @@ def test_searches_are_cut_into_parts(monkeypatch):
     parts = program.order.clashes(program.accesses)
     assert len(whole) > 100
     assert pairs(parts) == pairs(whole)
+
+
+def test_a_kernel_may_write_what_its_parameters_point_to():
+    program, blocks = Program(), [(256, 512), (1024, 2048)]
+    kernel = program.work("a")
+    for address in (0, 300, 512, 1024, 2047, 4096):
+        program.points_to(kernel, "device", address, blocks)
+    program.access(program.work("b"), "device", 310, 311, writes=False)
+    program.access(program.work("b"), "device", 1023, 1024, writes=True)
+    accesses = program.accesses
+    assert [*zip(accesses.start[:3].tolist(), accesses.end[:3].tolist(), strict=True)] == [
+        (300, 512), (1024, 2048), (2047, 2048),
+    ]  # fmt: skip
+    assert accesses.guessed.tolist() == [True] * 3 + [False] * 2
+    assert said(program) == {(0, 3)}

@@ -51,6 +51,8 @@ class Accesses(Columns):
         start, end: the bytes [start, end).
         writes: whether it writes them.
         by_host: whether a processor of the host accesses them, in a host thread or in a host function of a stream.
+        guessed: whether it may access them, as a kernel may with the memory that its parameters point to. A clash with
+            such an access is a candidate.
     """
 
     operation: Ints
@@ -59,6 +61,7 @@ class Accesses(Columns):
     end: Ints
     writes: Bools
     by_host: Bools
+    guessed: Bools
 
 
 class Clashes(Columns):
@@ -175,25 +178,24 @@ class Order:
         arriving = self._arriving
         chosen = np.unique(arriving.target[arriving.kind == WAIT]) if waits is None else np.array([*waits], np.int64)
         found = _Overlaps(self, accesses)
-        by_join = np.argsort(self._last_join[accesses.operation], kind="stable")
-        first_of = np.searchsorted(
-            self._last_join[accesses.operation][by_join], np.arange(len(self._joins) + 2)
-        )  # the accesses that share a join's clock
-        rows = [self._verdict(wait, found, by_join, first_of) for wait in chosen.tolist()]
+        rows = [self._verdict(wait, found) for wait in chosen.tolist()]
         return Verdicts(*np.array(rows, np.int64).reshape(-1, 5).T)
 
-    def _verdict(self, wait: int, found: _Overlaps, by_join: Ints, first_of: Ints) -> tuple[int, int, int, int, int]:
-        fewer = self._without(wait)
+    def lost(self, accesses: Accesses, wait: int) -> Clashes:
+        """The clashes that would have no order without this wait, and have one with it."""
+        return self._lost(_Overlaps(self, accesses), self._without(wait))
+
+    def _lost(self, found: _Overlaps, fewer: dict[int, Clocks]) -> Clashes:
         joins = np.array(sorted(fewer), np.int64)
-        if len(joins):
-            less = np.stack([fewer[join] for join in joins.tolist()])
-            sizes = first_of[joins + 1] - first_of[joins]
-            which = np.repeat(np.arange(len(joins)), sizes)
-            rows = by_join[_ranges(first_of[joins], sizes)]
-            lost = found.pairs(rows, less, which, self._clocks[joins])
-            if len(lost):
-                first, second = _nearest(lost, found.accesses)
-                return wait, len(lost), first, second, MISSING
+        less = np.stack([fewer[join] for join in joins.tolist()]) if len(joins) else self._clocks[:0]
+        begins, sizes = found.first_of[joins], found.first_of[joins + 1] - found.first_of[joins]
+        which = np.repeat(np.arange(len(joins)), sizes)
+        return found.pairs(found.by_join[_ranges(begins, sizes)], less, which, self._clocks[joins])
+
+    def _verdict(self, wait: int, found: _Overlaps) -> tuple[int, int, int, int, int]:
+        fewer = self._without(wait)
+        if len(lost := self._lost(found, fewer)):
+            return wait, len(lost), *_nearest(lost, found.accesses), MISSING
         pair = self._nearest_ordered(wait, found, fewer)
         if pair is None:
             return wait, 0, MISSING, MISSING, MISSING
@@ -316,10 +318,17 @@ class _Arrivals:
 
 
 class _Overlaps:
-    """Finds the accesses that clash with given ones, between two clocks."""
+    """Finds the accesses that clash with given ones, between two clocks.
+
+    Attributes:
+        by_join, first_of: the accesses by the clock that they share, and where those of each clock begin.
+    """
 
     def __init__(self, order: Order, accesses: Accesses) -> None:
         self.accesses, self._order = accesses, order
+        clock = order._last_join[accesses.operation]
+        self.by_join = np.argsort(clock, kind="stable")
+        self.first_of = np.searchsorted(clock[self.by_join], np.arange(len(order._joins) + 2))
         self._span, self._near, self._nearby = _overlapping(accesses)
         self._wrote, self._read = (self._table(rows) for rows in (accesses.writes, ~accesses.writes))
 

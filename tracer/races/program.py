@@ -9,8 +9,10 @@ freed it, whatever their streams were; nothing else orders its users.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 import numpy as np
 
@@ -34,7 +36,7 @@ class Program:
     _threads: set[int] = field(default_factory=set)
     _lane: list[int] = field(default_factory=list)
     _edges: list[tuple[int, int, int]] = field(default_factory=list)
-    _accesses: list[tuple[int, int, int, int, bool, bool]] = field(default_factory=list)
+    _accesses: list[tuple[int, int, int, int, bool, bool, bool]] = field(default_factory=list)
     _buffers: dict[Hashable, int] = field(default_factory=dict)
     _last: dict[int, int] = field(default_factory=dict)
     _issued: dict[tuple[int, int], int] = field(default_factory=dict)
@@ -151,11 +153,22 @@ class Program:
         return operation
 
     def access(
-        self, operation: int, buffer: Hashable, start: int, end: int, *, writes: bool, by_host: bool | None = None
-    ) -> None:
-        """An operation reads or writes bytes [start, end). By default the host does in its threads only."""
+        self, operation: int, buffer: Hashable, start: int, end: int, *, writes: bool, by_host: bool | None = None,
+        guessed: bool = False,
+    ) -> None:  # fmt: skip
+        """An operation reads or writes bytes [start, end), or may do so. By default the host does so in its threads."""
         by_host = self._lane[operation] in self._threads if by_host is None else by_host
-        self._accesses.append((operation, self._buffer(buffer), start, end, writes, by_host))
+        self._accesses.append((operation, self._buffer(buffer), start, end, writes, by_host, guessed))
+
+    def points_to(self, operation: int, buffer: Hashable, address: int, blocks: Sequence[tuple[int, int]]) -> None:
+        """A parameter of a kernel is this number: if it points into a block, the kernel may write the rest of that.
+
+        Args:
+            blocks: the allocated blocks [start, end) of the buffer, in order.
+        """
+        place = bisect_right(blocks, address, key=itemgetter(0)) - 1
+        if place >= 0 and address < blocks[place][1]:
+            self.access(operation, buffer, address, blocks[place][1], writes=True, guessed=True)
 
     def edge(self, source: int, target: int, kind: int = GIVEN) -> None:
         """An operation runs after an earlier one for a reason that no method states, such as a lock."""
@@ -169,8 +182,8 @@ class Program:
     @property
     def accesses(self) -> Accesses:
         """All accesses, as they were added."""
-        operation, buffer, start, end, writes, by_host = np.array(self._accesses, np.int64).reshape(-1, 6).T
-        return Accesses(operation, buffer, start, end, writes.astype(bool), by_host.astype(bool))
+        columns = np.array(self._accesses, np.int64).reshape(-1, 7).T
+        return Accesses(*columns[:4], *columns[4:].astype(bool))
 
     def _number(self, lane: tuple[str, Hashable]) -> int:
         return self._lanes.setdefault(lane, len(self._lanes))
