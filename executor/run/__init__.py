@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
-from functools import cache, cached_property, partial
+from functools import cache, partial
 from itertools import chain
 
 import numpy as np
@@ -24,7 +24,7 @@ from executor.run.configuration import Configuration, check
 from executor.scheduling.launchers import OUTCOMES
 from executor.scheduling.memory import Backends, Weights, load_weights
 from executor.scheduling.prompts import Prefill
-from executor.scheduling.run_hazards import record_tape, refuse_hazards, run_races
+from executor.scheduling.run_hazards import refuse_hazards, run_races
 from executor.scheduling.run_waits import StepWait, step_waits
 from executor.scheduling.scheduler import GrowingScheduler, Halves, Scheduler, halves_of
 from executor.scheduling.strategies import STRATEGIES, Strategy, for_prompts
@@ -181,8 +181,14 @@ class _Run:
         self.prepared = self._parts[0][-1]
         self._cache = step.cache
         self._prefill = Prefill(prompts, build, self._prepare, c.seed) if any(prompts.lengths) else None
-        if not c.allow_hazards:
-            refuse_hazards(self._parts[0], self._strategy, prefill=self._prompts, others=self._parts[1:])
+        sizes, others, given = self._parts[0], self._parts[1:], self._prompts
+        races = [prepared.races for prepared in self._all if prepared.races]
+        if c.allow_hazards:
+            reasons, tape = run_races(sizes, self._strategy, prefill=given, others=others)
+            races += reasons
+        else:
+            tape = refuse_hazards(sizes, self._strategy, prefill=given, others=others)
+        self.planned = Planned(self.prepared, tuple(dict.fromkeys(races)), tuple(step_waits(tape)))
         self._first = random_tokens(step.vocabulary, c.seed, c.batch)
         self._recorder = recorder
         self._seconds, self._spans = list[float](), list[tuple[int, int]]()
@@ -215,16 +221,6 @@ class _Run:
     @property
     def _all(self) -> list[Prepared]:
         return [*self._prompts, *chain.from_iterable(self._parts)]
-
-    @cached_property
-    def planned(self) -> Planned:
-        """What is known of it before it runs."""
-        sizes, prefill, others, races = self._parts[0], self._prompts, self._parts[1:], list[str]()
-        if self.configuration.allow_hazards:
-            races = [prepared.races for prepared in self._all if prepared.races]
-            races += run_races(sizes, self._strategy, prefill=prefill, others=others)
-        tape = record_tape(sizes, type(self._strategy)(), prefill=prefill, others=others)
-        return Planned(self.prepared, tuple(dict.fromkeys(races)), tuple(step_waits(tape)))
 
     def place(self, backends: Backends, weights: dict[WeightsKey, Weights]) -> None:
         """Allocate memory. Runs with equal model, format and seed on a device share weights."""

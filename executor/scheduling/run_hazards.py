@@ -91,28 +91,31 @@ class _TapedScheduler(Scheduler):
 def refuse_hazards(
     sizes: Sequence[Prepared], strategy: Strategy, *, prefill: Sequence[Prepared] = (),
     others: Sequence[Sequence[Prepared]] = (),
-) -> None:  # fmt: skip
-    """Reject a run with data races within or between steps, see `find_run_hazards`.
+) -> Tape:  # fmt: skip
+    """Reject a run with data races within or between steps, see `find_run_hazards`; return its tape.
 
     Raises:
         UnsafePlanError: names the first hazard.
     """
     for own, backend, guarantees, several, cut in _asked(sizes, strategy, prefill, others):
         check_needs(own, backend, guarantees, several=several, cut=cut)
-    if hazards := find_run_hazards(sizes, type(strategy)(), prefill=prefill, others=others):
+    tape = record_tape(sizes, type(strategy)(), prefill=prefill, others=others)
+    if hazards := hazards_of(tape):
         raise UnsafePlanError(f"{_told(strategy, hazards)}. Choose another strategy; --unsafe runs it anyway")
+    return tape
 
 
 def run_races(
     sizes: Sequence[Prepared], strategy: Strategy, *, prefill: Sequence[Prepared] = (),
     others: Sequence[Sequence[Prepared]] = (),
-) -> list[str]:  # fmt: skip
-    """Return the reasons for which `refuse_hazards` would reject a run, a sentence each."""
+) -> tuple[list[str], Tape]:  # fmt: skip
+    """Return the reasons for which `refuse_hazards` would reject a run, a sentence each, and its tape."""
     asked = _asked(sizes, strategy, prefill, others)
     reasons = [lacks(own, backend, guarantees, several=several) for own, backend, guarantees, several, _ in asked]
-    hazards = find_run_hazards(sizes, type(strategy)(), prefill=prefill, others=others)
-    reasons += [_told(strategy, hazards)] if hazards else []
-    return [*dict.fromkeys(reason for reason in reasons if reason)]
+    tape = record_tape(sizes, type(strategy)(), prefill=prefill, others=others)
+    if hazards := hazards_of(tape):
+        reasons.append(_told(strategy, hazards))
+    return [*dict.fromkeys(reason for reason in reasons if reason)], tape
 
 
 def _told(strategy: Strategy, hazards: Sequence[Hazard]) -> str:
@@ -137,7 +140,12 @@ def find_run_hazards(
     others: Sequence[Sequence[Prepared]] = (),
 ) -> list[Hazard]:  # fmt: skip
     """Find all hazards between splits, devices, copies and the host over several steps of a run, see `record_tape`."""
-    return unordered(happens_before(record_tape(sizes, strategy, prefill=prefill, others=others).program), {})
+    return hazards_of(record_tape(sizes, strategy, prefill=prefill, others=others))
+
+
+def hazards_of(tape: Tape) -> list[Hazard]:
+    """Find all hazards of a tape."""
+    return unordered(happens_before(tape.program), {})
 
 
 def record_tape(
