@@ -59,8 +59,9 @@ def syncs(path: Path, within: str | None, bounds: Bounds, as_json: bool, save: S
 
 
 def _inventory(recording: Recording) -> pd.DataFrame:
-    """A row per wait of a step."""
-    return recording.syncs.inventory().frame()
+    """A row per wait of a step; what they order only if the run tells."""
+    table = recording.syncs.inventory().frame()
+    return table if (table["order"] != "").any() else table.drop(columns=["order", "between", "instead"])
 
 
 def _facts(recording: Recording) -> dict[str, Any]:
@@ -80,14 +81,8 @@ def _facts(recording: Recording) -> dict[str, Any]:
         "fetch_lag": asdict(summary.fetch_lag) if summary.fetch_lag else None,
         "waits_elsewhere": asdict(summary.waits_elsewhere) if summary.waits_elsewhere else None,
         "token_source": summary.token_source,
-        "inventory": _rows_told(recording),
+        "inventory": json_rows(_inventory(recording)),
     }
-
-
-def _rows_told(recording: Recording) -> list[dict[str, Any]]:
-    """The inventory; without what its waits order if the run does not tell."""
-    table = _inventory(recording)
-    return json_rows(table if (table["order"] != "").any() else table.drop(columns=["order", "between", "instead"]))
 
 
 def _sites(recording: Recording) -> list[dict[str, Any]]:
