@@ -1,4 +1,4 @@
-"""Build hook: compile the light recorder's library into the wheel if a C compiler is available.
+"""Build hook: compile the preloaded libraries into the wheel if a C compiler is available.
 
 Without a compiler the wheel is pure Python and compiles the library on the user's machine at the first recording.
 """
@@ -25,6 +25,10 @@ def platform_of(library: Path) -> str:
     return platform.replace("linux", f"manylinux_{major}_{minor}", 1)
 
 
+def _version(platform: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", platform.partition("manylinux_")[2])[:2]]
+
+
 class NativeLibrary(BuildHookInterface[Any]):
     """Adds the compiled library and the platform tag to the wheel."""
 
@@ -37,17 +41,22 @@ class NativeLibrary(BuildHookInterface[Any]):
         if compiler is None:
             self.app.display_warning("no C compiler (cc, gcc, clang, CC): the wheel lacks the recorder's library")
             return
-        library = Path(self.root, NATIVE, native["NAME"])
+        libraries = [Path(self.root, NATIVE, native[name]) for name in ("NAME", "RACES")]
         try:
-            native["compile_library"](library, compiler, ["-s"])
+            for library in libraries:
+                native["compile_library"](library, compiler, ["-s"], races=library.name == native["RACES"])
         except native["CompileError"] as problem:
-            self.app.display_warning(f"the wheel lacks the recorder's library: {problem}")
-            library.unlink(missing_ok=True)
+            self.app.display_warning(f"the wheel lacks the recorder's libraries: {problem}")
+            self._remove()
             return
-        build_data["artifacts"].append(f"{NATIVE}/{native['NAME']}")
+        build_data["artifacts"] += [f"{NATIVE}/{library.name}" for library in libraries]
         build_data["pure_python"] = False
-        build_data["tag"] = f"py3-none-{platform_of(library)}"
+        build_data["tag"] = f"py3-none-{max(map(platform_of, libraries), key=_version)}"
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
-        """Remove the library from the source tree, where an outdated one would be used."""
-        Path(self.root, NATIVE, "libintertoken_light.so").unlink(missing_ok=True)
+        """Remove the libraries from the source tree, where outdated ones would be used."""
+        self._remove()
+
+    def _remove(self) -> None:
+        for library in Path(self.root, NATIVE).glob("libintertoken_*.so"):
+            library.unlink(missing_ok=True)

@@ -23,7 +23,7 @@ ORDER = {
     executor: ("names", "graph", "planning", "backends", "scheduling", "run", "commands"),
     tracer: (
         *FIRST, "files", "model", "engines", "analysis", "whatif", "formats", "batch", "stored",
-        "recorders", "races", "scrub", "reporting", "notebook", "api", *LAST,
+        "recorders", "scrub", "reporting", "races", "notebook", "api", *LAST,
     ),
 }  # fmt: skip
 MODEL = {*FIRST, "files", "model"}

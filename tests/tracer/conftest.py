@@ -12,6 +12,7 @@ import pytest
 
 if TYPE_CHECKING:
     from tests.tracer.fake_driver import Build
+    from tests.tracer.fake_streams import Streams
 
 
 @pytest.fixture(autouse=True)
@@ -30,6 +31,14 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Build:
     from tests.tracer.fake_driver import Build
 
     return Build.into(tmp_path_factory.mktemp("light"))
+
+
+@pytest.fixture(scope="session")
+def streams(tmp_path_factory: pytest.TempPathFactory) -> Streams:
+    """The library of `intertoken races`, a driver with asynchronous streams, and its programs."""
+    from tests.tracer import fake_streams
+
+    return fake_streams.build(tmp_path_factory.mktemp("streams"))
 
 
 @pytest.fixture(scope="session")

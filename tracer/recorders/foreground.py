@@ -15,7 +15,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Final
+from typing import Any, BinaryIO, Final
 
 from tracer.errors import RecordError
 
@@ -33,11 +33,14 @@ def module_command(module: str) -> tuple[str, ...]:
     return (sys.executable, "-P", "-m", module)
 
 
-def run(command: Sequence[str], pass_fds: Sequence[int] = (), environment: Mapping[str, str] | None = None) -> int:
+def run(
+    command: Sequence[str], pass_fds: Sequence[int] = (), environment: Mapping[str, str] | None = None,
+    output: BinaryIO | None = None,
+) -> int:  # fmt: skip
     """Run a command and wait for it to end.
 
-    Without `environment` it inherits ours. SIGTERM, SIGHUP and SIGINT are passed on to it, except for Ctrl-C, which the
-    terminal sends to both.
+    Without `environment` it inherits ours. With `output`, that gets all it prints, and it has nothing to read. SIGTERM,
+    SIGHUP and SIGINT are passed on to it, except for Ctrl-C, which the terminal sends to both.
 
     Returns:
         its exit code; -N if signal N ended it.
@@ -59,7 +62,10 @@ def run(command: Sequence[str], pass_fds: Sequence[int] = (), environment: Mappi
     heeded = [number for number in _PASSED_ON if signal.getsignal(number) != signal.SIG_IGN]  # nohup and & ignore some
     before = {number: signal.signal(number, pass_on) for number in heeded}
     try:
-        child = subprocess.Popen(command, pass_fds=pass_fds, env=environment)
+        pipes: dict[str, Any] = (
+            {} if output is None else {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output}
+        )
+        child = subprocess.Popen(command, pass_fds=pass_fds, env=environment, **pipes)
         for number in early:
             child.send_signal(number)
         return child.wait()

@@ -106,6 +106,7 @@ _MOST_NAMES: Final = 6
 _PROGRAMS_BYTES: Final = 1 << 16  # of the file of programs, as in files.c
 _NO_CALL: Final = "made no call of the CUDA driver (libcuda.so.1) that launches, copies or waits"
 SHIPPED: Final = native.SOURCES / native.NAME
+_SHIPPED_RACES: Final = native.SOURCES / native.RACES
 
 
 def read_rings(folder: Path, unread: list[str] | None = None) -> list[Ring]:
@@ -403,15 +404,16 @@ def _notes(ring: Ring, work: StampedWork) -> list[str]:
     return notes
 
 
-def library() -> Path:
-    """The library for this machine, compiled now if necessary.
+def library(*, races: bool = False) -> Path:
+    """The library for this machine, or that of `intertoken races`, compiled now if necessary.
 
     Raises:
         RecordError: there is no library and no compiler, it does not load, or the system is not Linux.
     """
     if not sys.platform.startswith("linux"):
         raise RecordError("the light recorder preloads a library, which is possible only on Linux")
-    path = SHIPPED if SHIPPED.is_file() else _compiled()
+    shipped = _SHIPPED_RACES if races else SHIPPED
+    path = shipped if shipped.is_file() else _compiled(races)
     try:
         ctypes.CDLL(str(path))
     except OSError as problem:
@@ -419,8 +421,8 @@ def library() -> Path:
     return path
 
 
-def _compiled() -> Path:
-    made = cached()
+def _compiled(races: bool) -> Path:
+    made = cached(races=races)
     if made.is_file():
         return made
     compiler = native.compiler()
@@ -432,7 +434,7 @@ def _compiled() -> Path:
     new = made.with_suffix(f".{os.getpid()}")
     try:
         made.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        native.compile_library(new, compiler)
+        native.compile_library(new, compiler, races=races)
         new.rename(made)
     except native.CompileError as problem:
         raise RecordError(f"the recorder's library cannot be compiled: {problem}") from problem
@@ -441,12 +443,14 @@ def _compiled() -> Path:
     return made
 
 
-def cached() -> Path:
+def cached(*, races: bool = False) -> Path:
     """The path in the user's cache of the library compiled from these sources for this machine and its C library."""
     digest = hashlib.sha256("\0".join(platform.libc_ver()).encode())
-    for source in sorted([*native.SOURCES.glob("*.[ch]"), *native.SOURCES.glob("*.py")]):
+    more = native.SOURCES.glob("races/*.[ch]") if races else ()
+    for source in sorted([*native.SOURCES.glob("*.[ch]"), *native.SOURCES.glob("*.py"), *more]):
         digest.update(source.name.encode() + b"\0" + source.read_bytes())
-    return user_cache_path("intertoken") / f"{digest.hexdigest()[:16]}-{os.uname().machine}-{native.NAME}"
+    name = native.RACES if races else native.NAME
+    return user_cache_path("intertoken") / f"{digest.hexdigest()[:16]}-{os.uname().machine}-{name}"
 
 
 @dataclass(frozen=True)

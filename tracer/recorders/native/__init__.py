@@ -14,6 +14,8 @@ from typing import Final
 
 SOURCES: Final = Path(__file__).parent
 NAME: Final = "libintertoken_light.so"
+RACES: Final = "libintertoken_races.so"
+_SHARED: Final = ("interpose.c", "held.c", "files.c", "sites.c")  # by both libraries
 FLAGS: Final = (
     "-std=gnu11", "-D_GNU_SOURCE", "-O2", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-pthread", "-shared",
     "-Wl,-Bsymbolic-functions",  # our wrappers are ours, even if the driver is preloaded before
@@ -30,14 +32,15 @@ def compiler() -> str | None:
     return next((path for name in names if name and (path := shutil.which(name))), None)
 
 
-def compile_library(target: Path, compiler: str, flags: Sequence[str] = ()) -> None:
-    """Compile the library.
+def compile_library(target: Path, compiler: str, flags: Sequence[str] = (), *, races: bool = False) -> None:
+    """Compile the library of the light recorder, or that of `intertoken races`.
 
     Raises:
         CompileError: the compiler fails; the message is the first line of its output that reports an error.
     """
-    sources = sorted(map(str, SOURCES.glob("*.c")))
-    command = [compiler, *FLAGS, *flags, "-o", str(target), *sources, "-ldl"]
+    files = [*(SOURCES / name for name in _SHARED), *SOURCES.glob("races/*.c")] if races else SOURCES.glob("*.c")
+    given = ["-DINTERTOKEN_RACES", *flags] if races else flags
+    command = [compiler, *FLAGS, *given, "-o", str(target), *sorted(map(str, files)), "-ldl"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
     except OSError as problem:

@@ -15,6 +15,11 @@
 #define INTERTOKEN_CALLS_H
 
 #include "driver.h"
+#ifdef INTERTOKEN_RACES
+#include "races/memory.h"
+#else
+#define MEMORY_CALLS(X) /* of the races library alone */
+#endif
 
 enum { COPY_UNKNOWN, HTOD, DTOH, HTOA, ATOH, ATOA, ATOD, DTOA, DTOD, HTOH, PTOP };
 
@@ -29,7 +34,7 @@ enum { COPY_UNKNOWN, HTOD, DTOH, HTOA, ATOH, ATOA, ATOD, DTOA, DTOD, HTOH, PTOP 
 
 #define CALLS                                                                                                         \
     LAUNCH_CALLS(CALL) GRAPH_CALLS(CALL) WAIT_CALLS(CALL) VALUE_CALLS(CALL) COPY_CALLS(CALL) SHAPED_COPY_CALLS(CALL) FILL_CALLS(CALL)   \
-    CONTEXT_CALLS(CALL) PROFILER_CALLS(CALL) NAME_CALLS(CALL)
+    CONTEXT_CALLS(CALL) PROFILER_CALLS(CALL) NAME_CALLS(CALL) MEMORY_CALLS(CALL)
 
 #define LAUNCH_CALLS(X)                                                                                               \
     BOTH(X, cuLaunchKernel, _ptsz, "cuLaunchKernel", 4000, 7000, P(Function f, GRID, Stream s, void **p, void **e),   \
