@@ -72,7 +72,7 @@ static void end(void) {
 SEEDED overwritten_at_once(void) {
     for (int i = 0; i < TIMES; i++) {
         memset(h, i, N);
-        backlog(500);
+        backlog(5000);
         cuMemcpyHtoDAsync_v2(d, h, N, s);
         use(N, i);
         memset(h, 255 - i, N);
@@ -89,7 +89,7 @@ SEEDED overwritten_late(void) { /* clean unless something takes longer than it u
 SEEDED wrong_event(void) {
     for (int i = 0; i < TIMES; i++) {
         memset(h, i, N);
-        backlog(500);
+        backlog(5000);
         cuMemcpyHtoDAsync_v2(d, h, N, s);
         cuEventRecord(event[0], other);
         use(N, i);
@@ -100,7 +100,7 @@ SEEDED early_event(void) {
     for (int i = 0; i < TIMES; i++) {
         memset(h, i, N);
         cuEventRecord(event[0], s);
-        backlog(500);
+        backlog(5000);
         cuMemcpyHtoDAsync_v2(d, h, N, s);
         use(N, i);
         cuEventSynchronize(event[0]);
@@ -122,7 +122,7 @@ SEEDED single_buffer_event_of_two(void) { /* waits for the event of two copies a
     for (int i = 0; i < TIMES; i++) {
         if (i > 1) cuEventSynchronize(event[i & 1]);
         memset(h, i, N);
-        backlog(500);
+        backlog(5000);
         cuMemcpyHtoDAsync_v2(d, h, N, s);
         cuEventRecord(event[i & 1], s);
         use(N, i);
@@ -158,7 +158,7 @@ SEEDED same_bytes(void) {
 SEEDED any_way(void) {
     for (int i = 0; i < TIMES; i++) {
         memset(h, i, N);
-        backlog(500);
+        backlog(5000);
         cuMemcpyAsync(d, (uintptr_t)h, N, s);
         use(N, i);
         memset(h, 255 - i, N);
@@ -170,7 +170,7 @@ static void batches(int order) {
         DevicePointer to[] = {d, d + N / 2}, from[] = {(uintptr_t)h, (uintptr_t)h + N / 2};
         size_t sizes[] = {N / 2, N / 2}, index = 0;
         memset(h, i, N);
-        backlog(500);
+        backlog(5000);
         cuMemcpyBatchAsync(to, from, sizes, 2, attributes, &index, 1, NULL, s);
         use(N, i);
         memset(h, 255 - i, N);
@@ -183,7 +183,7 @@ static void rows(int waits) {
                 .width = 256, .height = 16};
     for (int i = 0; i < TIMES; i++) {
         memset(h, i, 2 * N);
-        backlog(500);
+        backlog(5000);
         cuMemcpy2DAsync_v2(&c, s);
         use(N, i);
         if (waits) cuStreamSynchronize(s);
@@ -197,7 +197,7 @@ SEEDED registered(void) {
     cuMemHostRegister_v2(p, N, 0);
     for (int i = 0; i < TIMES; i++) {
         memset(p, i, N);
-        backlog(500);
+        backlog(5000);
         cuMemcpyHtoDAsync_v2(d, p, N, s);
         use(N, i);
         memset(p, 255 - i, N);
@@ -227,7 +227,7 @@ SEEDED managed(void) {
 SEEDED own_stream_of_the_thread(void) {
     for (int i = 0; i < TIMES; i++) {
         memset(h, i, N);
-        launch(work, (Stream)2, 500, 0, 0, 0);
+        launch(work, (Stream)2, 5000, 0, 0, 0);
         cuMemcpyHtoDAsync_v2_ptsz(d, h, N, NULL);
         launch(check, (Stream)2, d, N, (uint64_t)i, wrong_at);
         memset(h, 255 - i, N);
@@ -237,7 +237,7 @@ SEEDED own_stream_of_the_thread(void) {
 SEEDED large(void) {
     for (int i = 0; i < TIMES; i++) {
         memset(h, i, 1 << 20);
-        backlog(500);
+        backlog(5000);
         cuMemcpyHtoDAsync_v2(d, h, 1 << 20, s);
         use(1 << 20, i);
         memset(h, 255 - i, 1 << 20);
@@ -246,7 +246,7 @@ SEEDED large(void) {
 SEEDED large_between_samples(void) { /* bytes that no sample holds */
     for (int i = 0; i < TIMES; i++) {
         memset(h, 7, 1 << 20);
-        backlog(500);
+        backlog(5000);
         cuMemcpyHtoDAsync_v2(d, h, 1 << 20, s);
         use(1 << 20, 7);
         memset(h + 8192, i, 64);
