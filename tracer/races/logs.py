@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -14,7 +17,7 @@ from numpy.typing import NDArray
 from tracer.errors import FormatError
 from tracer.files.bounded import opened
 from tracer.recorders.light_ring import lines_beside
-from tracer.recorders.symbols import chains_beside
+from tracer.recorders.symbols import functions_at
 
 _MAGIC: Final = b"ITRACES1"
 _VERSION: Final = 1
@@ -32,17 +35,17 @@ _ROW: Final = np.dtype([
 _DIGEST: Final = np.dtype([("digest", "<u8"), ("step", "<u4"), ("row", "<u4")])
 _INCIDENT: Final = np.dtype([("call", "<u4"), ("stack", "<u4"), ("row", "<u4"), ("step", "<u4"), ("address", "<u8")])
 _SITE_PARTS: Final = 3
+_NUMBER: Final = re.compile("[0-9]{1,18}")
 
 
-class Frame(NamedTuple):
-    """A function of a stack: its name ("" if unknown), the file that it is in, and the offset there."""
+class Place(NamedTuple):
+    """Where a function of a stack was called to return to: the file, and the offset there."""
 
-    symbol: str
-    module: str
+    file: str
     offset: int
 
 
-Stack = tuple[Frame, ...]
+Stack = tuple[Place, ...]
 """The innermost function first; empty if unknown."""
 
 
@@ -176,12 +179,19 @@ def _site(row: Any, calls: list[str], stacks: dict[int, Stack]) -> Site:
 
 def _stacks(path: Path) -> dict[int, Stack]:
     """The stacks beside a log, by number."""
-    chains = chains_beside(path)
-    places = [int(parts[1]) for parts in lines_beside(path, ".sites") if len(parts) == _SITE_PARTS]
-    if len(places) != len(chains):  # a line is damaged
-        places = [0] * len(chains)
-    stacks: dict[int, list[Frame]] = {}
-    rows = zip(chains["chain"], chains["symbol"], chains["module"], places, strict=True)
-    for chain, symbol, module, offset in rows:
-        stacks.setdefault(int(chain), []).append(Frame(str(symbol), str(module), offset))
-    return {chain: tuple(frames) for chain, frames in stacks.items()}
+    stacks: dict[int, list[Place]] = {}
+    for parts in lines_beside(path, ".sites"):
+        if len(parts) == _SITE_PARTS and all(map(_NUMBER.fullmatch, parts[:2])):
+            stacks.setdefault(int(parts[0]), []).append(Place(parts[2], int(parts[1])))
+    return {stack: tuple(places) for stack, places in stacks.items()}
+
+
+def named(places: Iterable[Place]) -> dict[Place, str]:
+    """The name of the function at each place; "" where the file has none for it."""
+    names: dict[Place, str] = {}
+    by_file = sorted(set(places))
+    for file, group in groupby(by_file, key=lambda place: place.file):
+        mine = list(group)
+        offsets = np.array([place.offset - 1 for place in mine], np.int64)  # may return to the next function's first
+        names |= zip(mine, functions_at(Path(file), offsets), strict=True)
+    return names
