@@ -1,4 +1,4 @@
-"""Find copies of a program that race with its host, by running it with delays."""
+"""Find the copies of a program that race with its host."""
 
 from __future__ import annotations
 
