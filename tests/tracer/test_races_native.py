@@ -5,6 +5,8 @@ import subprocess
 
 import pytest
 
+from tracer.races.logs import named
+
 WITNESS = "witness=1"
 DELAYED = "witness=1,kinds=3,delay_us=20000"  # copies to and from the device
 DRAINED = "witness=1,drain_ms=200"
@@ -27,7 +29,8 @@ def test_the_first_copy_that_arrived_otherwise_is_described(streams):
     (log,) = streams.run("overwritten_at_once", WITNESS).logs
     site = log.sites[0]
     assert site.call == "cuMemcpyHtoDAsync_v2"
-    assert [frame.symbol for frame in site.stack[:2]] == ["overwritten_at_once", "main"]
+    names = named(site.stack)
+    assert [names[place] for place in site.stack[:2]] == ["overwritten_at_once", "main"]
     assert (site.first_bad.number, site.first_bad.offset, site.first_bad.was) == (1, 0, 0)
     assert (site.bytes, site.most_bytes, log.is_ended, log.program) == (4096, 4096, True, "seeded")
 
@@ -107,12 +110,22 @@ def test_a_result_that_is_read_early(streams):
     assert late.counts["bad"] == 0
 
 
+def test_results_are_read_while_their_memory_is_there(streams):
+    """Those in pageable memory at once; those in memory that is freed before a wait not at all."""
+    (log,) = streams.run("results_on_the_stack", WITNESS).logs
+    counts = [site.counts for site in log.sites if "HtoD" not in site.call]
+    assert [(each["fetched"], each["waited"], each["unwaited"]) for each in counts] == [
+        (TIMES, TIMES, 0), (TIMES, 0, TIMES), (TIMES, TIMES, 0), (1, 1, 0)
+    ]  # fmt: skip
+
+
 def test_memory_that_is_freed_in_flight(streams):
     (log,) = streams.run("freed_in_flight", WITNESS).logs
     assert len(log.in_flight) in OFTEN
     assert {each.call for each in log.in_flight} == {"cuMemFreeHost"}
     assert {each.copy for each in log.in_flight} == {log.sites[0].key}
-    assert log.in_flight[0].stack[0].symbol == "freed_in_flight"
+    first = log.in_flight[0].stack[0]
+    assert named([first])[first] == "freed_in_flight"
     assert not streams.run("registered", WITNESS).logs[0].in_flight  # unregistered after a wait
 
 

@@ -221,8 +221,7 @@ def run_all(runs: Runs) -> None:
     runs.tell(f"a plain run takes {first.seconds:.1f} s, all of them about {whole:.0f} s or more{limit}")
     runs.go(Pass("plain"))
     for what in runs.plan.passes():
-        if what.purpose != "drain" or any(ran.bad for ran in runs.made):
-            runs.go(what)
+        runs.go(what)
     for step in (_halve, _separate):
         for what in step(runs):
             if runs.go(what) is None:
@@ -257,5 +256,5 @@ def _separate(runs: Runs) -> Iterator[Pass]:
         yield Pass("host", worst, KINDS["host"])
         for key in busiest[:_MOST_SITES]:
             yield Pass("one site", worst, COPIES, site=key)
-    elif any(is_other(plain, ran) for ran in runs.of("launches")):
+    elif any(is_other(plain, ran) for ran in runs.of("launches", "drain")):
         yield Pass("host", max(runs.plan.delays), KINDS["host"])

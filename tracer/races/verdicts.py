@@ -13,12 +13,15 @@ from tracer.races.passes import Pass, Ran, Runs, is_other
 Verdict = Literal["race", "candidate", "ordered by design", "clean", "not seen"]
 ORDER: Final = ("race", "candidate", "ordered by design", "clean", "not seen")
 
+_PROOF: Final = ("differs under delay", "differs where drained")
+
 _NOT_SEEN: Final = {
     "captured": "copies that were captured into CUDA graphs",
     "graph_h2d_copies": "copies to the device by CUDA graphs",
     "graph_d2h_copies": "copies to the host by CUDA graphs",
     "managed": "copies from managed memory",
     "to_arrays": "copies to arrays",
+    "batches_3d": "batches of copies of rows",
     "from_device": "copies that are not from the host",
     "without_stream": "copies on more streams than are followed",
     "slots_full": "copies for which there was no room",
@@ -105,7 +108,7 @@ def judge(runs: Runs) -> Judged:
     """The verdicts of all sites, races first."""
     results = _results(runs)
     found = [_found(runs, key, results) for key in _keys(runs.made)]
-    if results.verdict == "differs under delay" and not any(each.proof for each in found):
+    if results.verdict in _PROOF and not any(each.proof for each in found):
         found.append(_somewhere(results))
     found.sort(key=lambda each: (ORDER.index(each.verdict), -each.copies))
     watched = [*runs.of("witness"), *runs.made[:1]][0]
@@ -233,17 +236,14 @@ def _results(runs: Runs) -> Results:
         return Results("differs between plain runs", f"outputs differ between plain runs: {_where(*made[:2])}")
     late = [ran for ran in runs.of("delay", "launches", "halving", "one site") if is_other(plain, ran)]
     drained = [ran for ran in runs.of("drain") if is_other(plain, ran)]
-    if not late and drained:
-        return Results(
-            "differs where drained", f"others where the host waits after each copy: {_where(plain, drained[0])}"
-        )
-    if not late:
+    if not late and not drained:
         fetched = number(sum(len(log.fetches) for log in plain.logs), "result is", "results are")
         return Results("same", f"{fetched} the same in all passes")
-    said = f"in the pass {late[0].what.name}: {_where(plain, late[0])}"
+    said = f"in the pass {late[0].what.name}: {_where(plain, late[0])}" if late else ""
+    said = said or f"where the host waits after each copy: {_where(plain, drained[0])}"
     if any(is_other(plain, ran) for ran in runs.of("host")):
         return Results("differs with time", f"{said}; also if only the host is late")
-    return Results("differs under delay", said)
+    return Results("differs under delay" if late else "differs where drained", said)
 
 
 def _where(one: Ran, other: Ran) -> str:

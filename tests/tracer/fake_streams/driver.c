@@ -1,7 +1,7 @@
 /* Stands for libcuda.so.1: a device without a GPU that is truly asynchronous, so that races show.
  *
  * Each stream is a queue that a thread of its own works off. A copy from pinned memory reads its source when its turn
- * comes, one from pageable memory at the call. Kernels are functions of this file, by name. What no other thread may do
+ * comes, one from pageable memory at the call; one to pageable memory is over when its call returns. Kernels are functions of this file, by name. What no other thread may do
  * while one captures in the global mode invalidates the capture, as with NVIDIA's driver. The calls that are not here are
  * those of ../fake_driver/rest.c, which do nothing.
  */
@@ -358,9 +358,17 @@ Result cuMemcpyHtoDAsync_v2_ptsz(DevicePointer d, const void *f, size_t n, Strea
     return copy(of(s, 1), d, (uintptr_t)f, n, 1, 0, 0, 0);
 }
 Result cuMemcpyDtoHAsync_v2(void *d, DevicePointer f, size_t n, Stream s) {
-    return copy(of(s, 0), (uintptr_t)d, f, n, 1, 0, 0, 0);
+    uint64_t start, bytes;
+    unsigned managed;
+    Result result = copy(of(s, 0), (uintptr_t)d, f, n, 1, 0, 0, 0);
+    int is_over = !of(s, 0)->capturing && !type_of((uintptr_t)d, &managed, &start, &bytes); /* pageable */
+    return is_over ? finish(of(s, 0)) : result;
 }
 Result cuMemcpyAsync(DevicePointer d, DevicePointer f, size_t n, Stream s) { return copy(of(s, 0), d, f, n, 1, 0, 0, 0); }
+Result cuMemcpy(DevicePointer d, DevicePointer f, size_t n) {
+    Result result = finish(&legacy);
+    return memcpy((void *)d, (void *)f, n), result;
+}
 Result cuMemcpyDtoH_v2(void *d, DevicePointer f, size_t n) {
     Result result = finish(&legacy);
     return memcpy(d, (void *)f, n), result;

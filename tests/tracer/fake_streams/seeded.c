@@ -411,6 +411,17 @@ SEEDED killed(void) {
     cuStreamSynchronize(s);
     kill(getpid(), SIGKILL);
 }
+SEEDED results_on_the_stack(void) { /* which is gone at the next wait; and results in memory that is freed */
+    for (int i = 0; i < TIMES; i++) {
+        unsigned char here[64], *p = pinned(64);
+        memset(h, i, N);
+        cuMemcpyHtoDAsync_v2(d, h, N, s);
+        cuMemcpyDtoHAsync_v2(here, d, 64, s);
+        cuMemcpyDtoHAsync_v2(p, d, 64, s);
+        cuMemFreeHost(p);
+        cuMemcpy((uintptr_t)here, d, 64);
+    }
+}
 SEEDED other_results(void) { /* another result in every run */
     memset(h, getpid(), N);
     cuMemcpyHtoDAsync_v2(d, h, N, s);
@@ -431,7 +442,7 @@ static const struct {
     X(single_buffer_event_of_two) X(synced) X(polled) X(same_bytes) X(any_way) X(batch) X(batch_during_call) X(rows_2d)
     X(rows_2d_synced) X(registered) X(pageable) X(managed) X(own_stream_of_the_thread) X(large) X(large_between_samples)
     X(two_threads) X(freed_in_flight) X(freed_after) X(read_early) X(kernel_fills_source) X(host_function_fills_source)
-    X(result_is_sent) X(gated) X(capture_beside) X(steps) X(graph_copies) X(forks) X(forks_late) X(killed) X(other_results)
+    X(result_is_sent) X(gated) X(capture_beside) X(steps) X(graph_copies) X(forks) X(forks_late) X(killed) X(results_on_the_stack) X(other_results)
     X(fails_late)
 };
 

@@ -31,7 +31,7 @@ static Row *row_of(enum Call call, const void *caller, const Shape *shape, Strea
     return row;
 }
 
-/* Whether the source may be filled in stream order: by a result, or a host function, that the host has not waited for. */
+/* Whether the source may be filled in stream order, by a result or a host function that the host has not waited for. */
 static int excused(const StreamState *stream, const Shape *shape) {
     return fetch_pending(shape->from, (shape->rows - 1) * shape->from_pitch + shape->width) ||
            stream->host_function > stream->waited;
@@ -144,10 +144,11 @@ enum Way { TO_THE_DEVICE, TO_THE_HOST, ELSEWHERE };
 
 static enum Way way_of(DevicePointer to, DevicePointer from) {
     Inside before = inside();
-    int to_device = memory_of((void *)(uintptr_t)to, NULL, NULL) == ON_DEVICE;
-    int from_device = memory_of((void *)(uintptr_t)from, NULL, NULL) == ON_DEVICE;
+    enum Memory goes = memory_of((void *)(uintptr_t)to, NULL, NULL);
+    enum Memory comes = memory_of((void *)(uintptr_t)from, NULL, NULL);
     outside(before);
-    return to_device == from_device ? ELSEWHERE : to_device ? TO_THE_DEVICE : TO_THE_HOST;
+    if (goes == ON_DEVICE) return comes == ON_DEVICE ? ELSEWHERE : TO_THE_DEVICE;
+    return comes == ON_DEVICE && goes != MANAGED ? TO_THE_HOST : ELSEWHERE;
 }
 
 /* The pointers say in which direction. */
@@ -176,26 +177,52 @@ ANY_WAY(cuMemcpyAsync, 0)
 ANY_WAY(cuMemcpyAsync_ptsz, 1)
 
 /* Blocking: the result is there when the call returns, and so are those of all blocking streams. */
+typedef struct {
+    Row *row;
+    Fetched what;
+} Blocking;
+
+static Blocking begin_blocking(enum Call call, const void *caller, Fetched what, DevicePointer from, int own,
+                               Covered *covered) {
+    Inside before = inside();
+    Stream given = stream_given(NULL, own);
+    Row *row = log_row(call, caller, from, (uintptr_t)what.to, what.width, (uintptr_t)given);
+    if (row) row_count(&row->calls);
+    cover_stream(stream_of(given), covered);
+    outside(before);
+    return (Blocking){row, what};
+}
+
+static Result end_blocking(const Blocking *blocking, const Covered *covered, Result result) {
+    Inside before = inside();
+    if (result == SUCCESS) waited_for(covered), fetched_now(&blocking->what, blocking->row);
+    outside(before);
+    return result;
+}
+
 #define BLOCKING_TO_HOST(id, own)                                                                                     \
     Result id(void *d, DevicePointer f, size_t n) {                                                                   \
         Covered covered;                                                                                              \
         REAL(id, (void *, DevicePointer, size_t));                                                                    \
         if (!real) return ERROR_NOT_SUPPORTED;                                                                        \
         if (!n || !races_on()) return real(d, f, n);                                                                  \
-        Stream given = stream_given(NULL, own);                                                                       \
-        Inside before = inside();                                                                                     \
-        Row *row = log_row(CALL_##id, CALLER, f, (uintptr_t)d, n, (uintptr_t)given);                                  \
-        if (row) row_count(&row->calls);                                                                              \
-        cover_stream(stream_of(given), &covered);                                                                     \
-        outside(before);                                                                                              \
-        Result result = real(d, f, n);                                                                                \
-        before = inside();                                                                                            \
-        if (result == SUCCESS) waited_for(&covered), fetched_now(&(Fetched){d, n, 1, 0}, row);                        \
-        outside(before);                                                                                              \
-        return result;                                                                                                \
+        Blocking blocking = begin_blocking(CALL_##id, CALLER, whole(d, n), f, own, &covered);                         \
+        return end_blocking(&blocking, &covered, real(d, f, n));                                                      \
     }
 BLOCKING_TO_HOST(cuMemcpyDtoH_v2, 0)
 BLOCKING_TO_HOST(cuMemcpyDtoH_v2_ptds, 1)
+
+#define BLOCKING_ANY_WAY(id, own)                                                                                     \
+    Result id(DevicePointer d, DevicePointer f, size_t n) {                                                           \
+        Covered covered;                                                                                              \
+        REAL(id, (DevicePointer, DevicePointer, size_t));                                                             \
+        if (!real) return ERROR_NOT_SUPPORTED;                                                                        \
+        if (!n || !races_on() || way_of(d, f) != TO_THE_HOST) return real(d, f, n);                                   \
+        Blocking blocking = begin_blocking(CALL_##id, CALLER, whole((void *)(uintptr_t)d, n), f, own, &covered);      \
+        return end_blocking(&blocking, &covered, real(d, f, n));                                                      \
+    }
+BLOCKING_ANY_WAY(cuMemcpy, 0)
+BLOCKING_ANY_WAY(cuMemcpy_ptds, 1)
 
 /* Copies of rows, and of planes of rows; where these do not lie evenly, only the first plane is compared. */
 typedef struct {
@@ -299,7 +326,11 @@ static void begin_batch(Batch *batch, enum Call call, const void *caller, const 
     batch->count = batch->fetches = 0;
     batch->copying = (Copying){inside(), stream = stream_of(given), given, NULL};
     batch->number = stream_enter(stream);
-    for (size_t i = 0; stream && i < count && batch->count < MOST_IN_BATCH && batch->fetches < MOST_IN_BATCH; i++) {
+    for (size_t i = 0; stream && i < count; i++) {
+        if (batch->count == MOST_IN_BATCH || batch->fetches == MOST_IN_BATCH) {
+            log_count(LOGGED_slots_full, count - i);
+            break;
+        }
         enum Way way = way_of(d[i], f[i]);
         Shape shape = plain((void *)(uintptr_t)f[i], d[i], sizes[i]);
         if (way == TO_THE_HOST) {
@@ -357,3 +388,25 @@ BATCHED(cuMemcpyBatchAsync, 0, FIRST_PARAMS, (d, f, sizes, count, attributes, in
 BATCHED(cuMemcpyBatchAsync_ptsz, 1, FIRST_PARAMS, (d, f, sizes, count, attributes, indices, attribute_count, failed, s))
 BATCHED(cuMemcpyBatchAsync_v2, 0, SECOND_PARAMS, (d, f, sizes, count, attributes, indices, attribute_count, s))
 BATCHED(cuMemcpyBatchAsync_v2_ptsz, 1, SECOND_PARAMS, (d, f, sizes, count, attributes, indices, attribute_count, s))
+
+/* Copies that are only counted. */
+#define COUNTED(id, own, params, args, counter)                                                                       \
+    Result id params {                                                                                                \
+        REAL(id, params);                                                                                             \
+        if (!real) return ERROR_NOT_SUPPORTED;                                                                        \
+        if (!races_on()) return real args;                                                                            \
+        Inside before = inside();                                                                                     \
+        StreamState *stream = stream_of(stream_given(s, own));                                                        \
+        stream_enter(stream);                                                                                         \
+        log_count(counter, 1);                                                                                        \
+        return beside(before, stream, real args);                                                                     \
+    }
+#define TO_ARRAY_PARAMS (Array d, size_t o, const void *f, size_t n, Stream s)
+COUNTED(cuMemcpyHtoAAsync_v2, 0, TO_ARRAY_PARAMS, (d, o, f, n, s), LOGGED_to_arrays)
+COUNTED(cuMemcpyHtoAAsync_v2_ptsz, 1, TO_ARRAY_PARAMS, (d, o, f, n, s), LOGGED_to_arrays)
+#define BATCH_3D_PARAMS (size_t count, void *list, size_t *failed, unsigned long long flags, Stream s)
+COUNTED(cuMemcpy3DBatchAsync, 0, BATCH_3D_PARAMS, (count, list, failed, flags, s), LOGGED_batches_3d)
+COUNTED(cuMemcpy3DBatchAsync_ptsz, 1, BATCH_3D_PARAMS, (count, list, failed, flags, s), LOGGED_batches_3d)
+#define BATCH_3D_V2_PARAMS (size_t count, void *list, unsigned long long flags, Stream s)
+COUNTED(cuMemcpy3DBatchAsync_v2, 0, BATCH_3D_V2_PARAMS, (count, list, flags, s), LOGGED_batches_3d)
+COUNTED(cuMemcpy3DBatchAsync_v2_ptsz, 1, BATCH_3D_V2_PARAMS, (count, list, flags, s), LOGGED_batches_3d)

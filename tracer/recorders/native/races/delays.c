@@ -1,5 +1,5 @@
-/* Delays. On the device without a kernel: the stream says that it has come there, and waits for a value, which a thread of
- * ours writes so many microseconds later. Where the driver refuses that, the host waits before the call instead. */
+/* Delays. On the device without a kernel: the stream says that it has come there, and waits for a value, which a thread
+ * of ours writes so many microseconds later. Where the driver refuses that, the host waits before the call instead. */
 #include <pthread.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -134,8 +134,8 @@ void delay(enum Kind kind, StreamState *stream, Row *row) {
     if (row) row_count(&row->delayed);
 }
 
-/* So that a drained stream is as busy at the next copy as a stream that is not: what the program put there before the copy
- * has not run when the copy is enqueued. */
+/* So that a drained stream is as busy at the next copy as a stream that is not: what the program put there before the
+ * copy has not run when the copy is enqueued. */
 void delays_hold(StreamState *stream) {
     if (!settings.drain_ms || !settings.hold_us || !stream || stream->is_held) return;
     stream->is_held = 1;

@@ -47,8 +47,10 @@ static int overlaps(const Fetched *what, const void *from, size_t bytes) {
     return (const char *)what->to < (const char *)from + bytes && (const char *)from < (const char *)what->to + span(what);
 }
 
+/* A copy to pageable memory is over when its call returns, and that memory may be gone at the next wait. */
 void fetch(StreamState *stream, uint64_t number, const Fetched *what, Row *row) {
     if (!settings.digests || !stream || !what->width || !what->rows) return;
+    if (memory_of(what->to, NULL, NULL) != PINNED) return fetched_now(what, row);
     pthread_mutex_lock(&lock);
     log_count(LOGGED_fetches, 1);
     if (row) row_count(&row->fetched);
@@ -75,6 +77,18 @@ void fetched_now(const Fetched *what, Row *row) {
     log_count(LOGGED_fetches, 1);
     if (row) row_count(&row->fetched);
     take(what, row);
+    pthread_mutex_unlock(&lock);
+}
+
+void fetch_forget(const void *from, size_t bytes) {
+    unsigned kept = 0;
+    pthread_mutex_lock(&lock);
+    for (unsigned i = 0; i < pending_count; i++) {
+        int is_gone = !from || overlaps(&pending[i].what, from, bytes);
+        if (is_gone && pending[i].row) row_count(&pending[i].row->unwaited);
+        if (!is_gone) pending[kept++] = pending[i];
+    }
+    pending_count = kept;
     pthread_mutex_unlock(&lock);
 }
 

@@ -1,5 +1,5 @@
-/* Draining: the opposite of a delay. The host waits until the stream is idle; what still arrives otherwise than it was at
- * the call was changed in stream order, by what came before the copy, and not by a host that was too early. */
+/* Draining: the opposite of a delay. The host waits until the stream is idle; what still arrives otherwise than it was
+ * at the call was changed in stream order, by what came before the copy, and not by a host that was too early. */
 #include "races.h"
 
 enum { PAUSE_NS = 20000 };

@@ -11,6 +11,7 @@ static void look(enum Call call, uint64_t address) {
     if (!start || !bytes || address - start >= bytes) start = address, bytes = 1;
     unsigned count = settings.witness ? witness_in_flight(start, bytes, rows, MOST) : 0;
     for (unsigned i = 0; i < count; i++) log_incident(call, rows[i], address);
+    fetch_forget((void *)(uintptr_t)start, bytes);
     outside(before);
 }
 
@@ -29,7 +30,7 @@ FREE(cuMemFree_v2, DevicePointer)
     Result id(type c) {                                                                                               \
         REAL(id, (type));                                                                                             \
         if (!real) return ERROR_NOT_SUPPORTED;                                                                        \
-        if (races_on()) witness_forget_context();                                                                     \
+        if (races_on()) witness_forget_context(), fetch_forget(NULL, 0);                                              \
         return real(c);                                                                                               \
     }
 CONTEXT(cuCtxDestroy, Context)

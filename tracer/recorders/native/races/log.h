@@ -1,7 +1,7 @@
 /* The log of one process: a mapped file, so that what was found outlives any end of the process.
  *
- * Layout, little endian: header (8192 bytes), names of calls and counters (NUL-terminated, an empty one after each list),
- * rows, digests, incidents; the header has all offsets. `tracer/races/logs.py` reads it. Stacks are in the file beside
+ * Layout, little endian: header (8192 bytes), names of calls and counters (NUL-terminated, an empty one after each
+ * list), rows, digests, incidents; the header has all offsets. `tracer/races/logs.py` reads it. Stacks are in the file beside
  * (../sites.c).
  */
 #ifndef INTERTOKEN_RACES_LOG_H
@@ -21,12 +21,11 @@ enum {
 
 /* What the log counts apart from rows. */
 #define LOG_COUNTERS(X)                                                                                               \
-    X(copies) X(pageable) X(managed) X(from_device) X(during_call) X(captured) X(to_arrays) X(without_stream)          \
-    X(slots_full) X(witness_refused) X(no_memory)                                                                      \
-    X(graph_launches) X(graph_h2d_nodes) X(graph_d2h_nodes) X(graph_h2d_copies) X(graph_d2h_copies)                    \
-    X(delays) X(delays_on_host) X(delays_refused) X(drains) X(drains_given_up) X(holds)                                \
-    X(fetches) X(fetches_lost) X(digests_lost) X(rows_lost) X(streams_lost) X(incidents_lost) X(stacks_lost)           \
-    X(entries_left)
+    X(copies) X(pageable) X(managed) X(from_device) X(during_call) X(captured) X(to_arrays) X(batches_3d)             \
+    X(without_stream) X(slots_full) X(witness_refused) X(no_memory) X(graph_launches) X(graph_h2d_nodes)              \
+    X(graph_d2h_nodes) X(graph_h2d_copies) X(graph_d2h_copies) X(delays) X(delays_on_host) X(delays_refused)          \
+    X(drains) X(drains_given_up) X(holds) X(fetches) X(fetches_lost) X(digests_lost) X(rows_lost) X(streams_lost)     \
+    X(incidents_lost) X(stacks_lost) X(entries_left)
 
 enum LogCounter {
 #define X(name) LOGGED_##name,

@@ -148,8 +148,10 @@ void witness_fork(void);
 /* Rows of copies that overlap these bytes of memory and have not arrived. */
 unsigned witness_in_flight(uint64_t from, uint64_t bytes, Row **rows, unsigned most);
 
-/* Our pinned memory: as the host and the device see it. NULL without. */
+/* Our pinned memory: as the host and the device see it. NULL without. Pinning waits for what runs, so it is done at the
+ * program's first work, not at its first copy. */
 void *pinned_gates(DevicePointer *device);
+int witness_has_memory(void);
 
 /* drain.c */
 enum Drained drain(StreamState *stream, Stream handle);
@@ -161,6 +163,7 @@ typedef struct {
 } Fetched;
 void fetch(StreamState *stream, uint64_t number, const Fetched *what, Row *row);
 void fetched_now(const Fetched *what, Row *row);
+void fetch_forget(const void *from, size_t bytes); /* that memory is about to go; NULL: all */
 int fetch_pending(const void *from, size_t bytes); /* whether a result not waited for goes there */
 void digest_waited(const Covered *covered);
 void digest_fork(void);

@@ -35,7 +35,7 @@ static const struct {
 };
 
 enum { UNTRIED, ON, OFF };
-static _Atomic int state;
+static _Atomic int state, is_prepared;
 static pthread_mutex_t starting = PTHREAD_MUTEX_INITIALIZER;
 static _Thread_local __attribute__((tls_model("initial-exec"))) int is_ours;
 static char program[128];
@@ -58,6 +58,7 @@ static void after_fork(void) {
     pthread_mutex_t open = PTHREAD_MUTEX_INITIALIZER;
     starting = open;
     if (atomic_exchange(&state, UNTRIED) != ON) return;
+    atomic_store(&is_prepared, 0);
     log_fork(), streams_fork(), delays_fork(), witness_fork(), digest_fork();
 }
 
@@ -93,6 +94,14 @@ static void start(void) {
     release(&held);
 }
 
+/* Not before the program has a context. */
+static void prepare(void) {
+    int needs_memory = settings.witness || settings.delay_us || settings.drain_ms;
+    Inside before = inside();
+    if (!needs_memory || witness_has_memory()) atomic_store(&is_prepared, 1);
+    outside(before);
+}
+
 int races_on(void) {
     if (is_ours) return 0;
     if (atomic_load_explicit(&state, memory_order_acquire) == UNTRIED) {
@@ -100,7 +109,9 @@ int races_on(void) {
         start();
         is_ours = 0;
     }
-    return atomic_load_explicit(&state, memory_order_acquire) == ON;
+    if (atomic_load_explicit(&state, memory_order_acquire) != ON) return 0;
+    if (!atomic_load_explicit(&is_prepared, memory_order_acquire)) prepare();
+    return 1;
 }
 
 Inside inside(void) {

@@ -1,20 +1,20 @@
 /* Calls by which the host waits, or streams wait for each other; and host functions and values that order them. */
 #include "races.h"
 
-/* The host waits, perhaps later than it would. */
-static Inside before_wait(void) {
+/* The host waits, perhaps later than it would; it does not ask later. */
+static Inside before_wait(int waits) {
     Inside before = inside();
-    delay(KIND_SYNC, NULL, NULL);
+    if (waits) delay(KIND_SYNC, NULL, NULL);
     return before;
 }
 
-#define STREAM_WAIT(id, own)                                                                                          \
+#define STREAM_WAIT(id, own, waits)                                                                                   \
     Result id(Stream s) {                                                                                             \
         Covered covered;                                                                                              \
         REAL(id, (Stream));                                                                                           \
         if (!real) return ERROR_NOT_SUPPORTED;                                                                        \
         if (!races_on()) return real(s);                                                                              \
-        Inside before = before_wait();                                                                                \
+        Inside before = before_wait(waits);                                                                           \
         cover_stream(stream_of(stream_given(s, own)), &covered);                                                      \
         outside(before);                                                                                              \
         Result result = real(s);                                                                                      \
@@ -23,18 +23,18 @@ static Inside before_wait(void) {
         outside(before);                                                                                              \
         return result;                                                                                                \
     }
-STREAM_WAIT(cuStreamSynchronize, 0)
-STREAM_WAIT(cuStreamSynchronize_ptsz, 1)
-STREAM_WAIT(cuStreamQuery, 0)
-STREAM_WAIT(cuStreamQuery_ptsz, 1)
+STREAM_WAIT(cuStreamSynchronize, 0, 1)
+STREAM_WAIT(cuStreamSynchronize_ptsz, 1, 1)
+STREAM_WAIT(cuStreamQuery, 0, 0)
+STREAM_WAIT(cuStreamQuery_ptsz, 1, 0)
 
-#define EVENT_WAIT(id)                                                                                                \
+#define EVENT_WAIT(id, waits)                                                                                         \
     Result id(Event v) {                                                                                              \
         Covered covered;                                                                                              \
         REAL(id, (Event));                                                                                            \
         if (!real) return ERROR_NOT_SUPPORTED;                                                                        \
         if (!races_on()) return real(v);                                                                              \
-        Inside before = before_wait();                                                                                \
+        Inside before = before_wait(waits);                                                                           \
         cover_event(v, &covered);                                                                                     \
         outside(before);                                                                                              \
         Result result = real(v);                                                                                      \
@@ -43,8 +43,8 @@ STREAM_WAIT(cuStreamQuery_ptsz, 1)
         outside(before);                                                                                              \
         return result;                                                                                                \
     }
-EVENT_WAIT(cuEventSynchronize)
-EVENT_WAIT(cuEventQuery)
+EVENT_WAIT(cuEventSynchronize, 1)
+EVENT_WAIT(cuEventQuery, 0)
 
 /* Also of another context: with several, results of all count as waited for. */
 #define CONTEXT_WAIT(id, params, args)                                                                                \
@@ -53,7 +53,7 @@ EVENT_WAIT(cuEventQuery)
         REAL(id, params);                                                                                             \
         if (!real) return ERROR_NOT_SUPPORTED;                                                                        \
         if (!races_on()) return real args;                                                                            \
-        Inside before = before_wait();                                                                                \
+        Inside before = before_wait(1);                                                                               \
         cover_all(&covered);                                                                                          \
         outside(before);                                                                                              \
         Result result = real args;                                                                                    \

@@ -1,7 +1,7 @@
 /* The witness: what an asynchronous copy should have brought, and what it brought.
  *
- * At the call the source is kept in pinned memory of ours; right behind the copy, on its stream, the destination is copied
- * back there, and a word says when that is done. A thread of ours compares. No kernel runs for it.
+ * At the call the source is kept in pinned memory of ours; right behind the copy, on its stream, the destination is
+ * copied back there, and a word says when that is done. A thread of ours compares. No kernel runs for it.
  */
 #include <pthread.h>
 #include <string.h>
@@ -90,6 +90,13 @@ static int have_memory(void) {
     }
     if (is_refused) log_count(LOGGED_no_memory, 1);
     return !is_refused;
+}
+
+int witness_has_memory(void) {
+    pthread_mutex_lock(&lock);
+    int is_over = have_memory() || is_refused;
+    pthread_mutex_unlock(&lock);
+    return is_over;
 }
 
 void *pinned_gates(DevicePointer *device) {
