@@ -104,12 +104,12 @@ def main() -> None:
     if given.folder:
         given.folder.mkdir(parents=True, exist_ok=True)
     listed = subprocess.run([given.program, "--list"], capture_output=True, text=True, check=True).stdout.splitlines()
-    programs = [tuple(line.split("\t")) for line in listed]
+    programs = [(name, expected) for name, _, expected in (line.partition("\t") for line in listed)]
     wanted = set(filter(None, given.only.split(",")))
     programs = [each for each in programs if not wanted or each[0] in wanted]
     with ThreadPoolExecutor(given.jobs) as pool:
         outcomes = pool.map(
-            lambda each: judged(given.program.absolute(), *each, given.delays, given.folder), programs
+            lambda each: judged(given.program.absolute(), each[0], each[1], given.delays, given.folder), programs
         )  # fmt: skip
         print(f"{'program':30} {'expected':18} {'verdict':18} {'µs':>6} {'s':>5}  wrong: plain, witness, delay, drain")
         kept = []

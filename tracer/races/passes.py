@@ -36,6 +36,7 @@ _MOST_SITES: Final = 8  # that are delayed alone
 _MOST_HALVINGS: Final = 3
 _CLOSE: Final = 1.5  # a smallest delay is known well enough within this factor
 _LEAST_US: Final = 5
+_MOST_PRINTED: Final = 500  # bytes of what the program printed last
 
 Purpose = Literal["plain", "witness", "delay", "launches", "drain", "one site", "halving", "host"]
 
@@ -71,22 +72,31 @@ class Pass:
 
 
 Results = tuple[tuple[str, int, tuple[int, ...]], ...]
-"""Of each process: its program, the digest over all results, and the digests of the first ones."""
+"""Of each process: its program, of more results than are kept one digest over all, and the digests of the others. All
+sorted, because threads and processes may take turns otherwise in each run."""
+
+
+def results_of(log: Log) -> tuple[str, int, tuple[int, ...]]:
+    """What one process fetched."""
+    rest = log.all_digests if log.counters["digests_lost"] else 0
+    return log.program, rest, tuple(sorted(fetch.digest for fetch in log.fetches))
 
 
 @dataclass(frozen=True)
 class Ran:
-    """A pass that was made: the exit code (-N: ended by signal N), how long it took, and what the library saw."""
+    """A pass that was made: the exit code (-N: ended by signal N), how long it took, what the library saw, and the last
+    line that the program printed."""
 
     what: Pass
     code: int
     seconds: float
     logs: tuple[Log, ...]
+    printed: str = ""
 
     @property
     def results(self) -> Results:
         """What the program fetched from the device."""
-        return tuple((log.program, log.all_digests, tuple(fetch.digest for fetch in log.fetches)) for log in self.logs)
+        return tuple(sorted(map(results_of, self.logs)))
 
     @property
     def sites(self) -> dict[int, list[Site]]:
@@ -180,7 +190,8 @@ class Runs:
         self.tell(f"pass {number}, {what.name}")
         begun = time.monotonic()
         code = _run(self.command, folder, what.settings)
-        ran = Ran(what, code, time.monotonic() - begun, tuple(read_logs(folder)))
+        seconds = time.monotonic() - begun
+        ran = Ran(what, code, seconds, tuple(read_logs(folder)), _last_line(folder / OUTPUT))
         if code in (-signal.SIGINT, 128 + signal.SIGINT):
             raise KeyboardInterrupt
         self.made.append(ran)
@@ -203,6 +214,13 @@ def _run(command: Sequence[str], folder: Path, settings: Mapping[str, int]) -> i
         raise RecordError(f"{command[0]} cannot be run: {problem.strerror or problem}") from problem
 
 
+def _last_line(path: Path) -> str:
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - _MOST_PRINTED))
+        lines = file.read().decode(errors="replace").split("\n")
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+
 def run_all(runs: Runs) -> None:
     """Make all passes.
 
@@ -215,7 +233,8 @@ def run_all(runs: Runs) -> None:
     assert first is not None
     if not first.logs:
         why = light.why_nothing(runs.folder / "01-plain")
-        raise RecordError(f"nothing was watched: the program {foreground.how_it_ended(first.code)}; {why}")
+        said = f", and printed last: {first.printed}" if first.printed else ""
+        raise RecordError(f"nothing was watched: the program {foreground.how_it_ended(first.code)}{said}; {why}")
     whole = (2 + len(runs.plan.passes())) * first.seconds
     limit = "" if runs.plan.seconds is None else f", at most {runs.plan.seconds:g} s"
     runs.tell(f"a plain run takes {first.seconds:.1f} s, all of them about {whole:.0f} s or more{limit}")
@@ -243,9 +262,9 @@ def _halve(runs: Runs) -> Iterator[Pass]:
 
 
 def _separate(runs: Runs) -> Iterator[Pass]:
-    """Passes that look for the one site, or the kind of call, whose delay changes the results; and whether these depend
-    on time alone, where the host is late instead."""
-    if not runs.agree:
+    """Passes that look for the one site whose delay changes the results; and whether these depend on time alone, where
+    the host is late instead. Not where bytes show a race already: it may change the results in any pass."""
+    if not runs.agree or _has_race_by_bytes(runs):
         return
     plain = runs.made[0]
     other = [ran for ran in runs.of("delay") if is_other(plain, ran)]
@@ -258,3 +277,14 @@ def _separate(runs: Runs) -> Iterator[Pass]:
             yield Pass("one site", worst, COPIES, site=key)
     elif any(is_other(plain, ran) for ran in runs.of("launches", "drain")):
         yield Pass("host", max(runs.plan.delays), KINDS["host"])
+
+
+def _has_race_by_bytes(runs: Runs) -> bool:
+    """Whether copies of a site arrived otherwise, and none where it was drained."""
+    bad = {key for ran in runs.made for key, sites in ran.sites.items() if any(_is_bad(site) for site in sites)}
+    drained = [ran.counts(key) for ran in runs.of("drain") for key in bad]
+    return any(counts["drained"] and not counts["bad"] + counts["bad_excused"] for counts in drained)
+
+
+def _is_bad(site: Site) -> bool:
+    return bool(site.counts["bad"] + site.counts["bad_excused"])

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from tracer.errors import printable
 from tracer.races.logs import FirstBad, Stack
-from tracer.races.passes import Pass, Ran, Runs, is_other
+from tracer.races.passes import Pass, Ran, Runs, is_other, results_of
+from tracer.recorders.foreground import how_it_ended
 
 Verdict = Literal["race", "candidate", "ordered by design", "clean", "not seen"]
 ORDER: Final = ("race", "candidate", "ordered by design", "clean", "not seen")
@@ -252,13 +254,18 @@ def _where(one: Ran, other: Ran) -> str:
         return f"it ends with exit code {other.code} instead of {one.code}"
     if len(one.logs) != len(other.logs):
         return f"{len(other.logs)} processes instead of {len(one.logs)}"
-    for first, second in zip(one.logs, other.logs, strict=True):
-        for number, (a, b) in enumerate(zip(first.fetches, second.fetches, strict=False), 1):
-            if a.digest != b.digest:
-                return f"result {number:,} of {len(first.fetches):,} is another (after {a.step:,} graph launches)"
-        if len(first.fetches) != len(second.fetches):
-            return f"{len(second.fetches):,} results instead of {len(first.fetches):,}"
-    return "results after the first 65,536 are others"
+    there = Counter(results_of(log) for log in other.logs)
+    for log in one.logs:
+        if there[results_of(log)]:
+            there[results_of(log)] -= 1
+            continue
+        most = Counter(fetch.digest for each in other.logs for fetch in each.fetches if each.program == log.program)
+        for number, fetch in enumerate(log.fetches, 1):
+            if not most[fetch.digest]:
+                return f"result {number:,} of {len(log.fetches):,} is another (after {fetch.step:,} graph launches)"
+            most[fetch.digest] -= 1
+        return f"{sum(len(each.fetches) for each in other.logs):,} results instead of {len(log.fetches):,}"
+    return "results differ"
 
 
 def _freed(runs: Runs) -> list[Freed]:
@@ -286,7 +293,9 @@ def _notes(runs: Runs, results: Results) -> list[str]:
         names = ", ".join(dict.fromkeys(what.name for what in runs.left_out))
         notes.append(f"passes left out for the budget: {names}")
     if runs.made[0].code:
-        notes.append(f"the program ends with exit code {runs.made[0].code} also without delays")
+        ended = how_it_ended(runs.made[0].code)
+        said = f"; it printed last: {printable(runs.made[0].printed)}" if runs.made[0].printed else ""
+        notes.append(f"the program {ended} also without delays{said}")
     counters = [ran.counters for ran in runs.made]
     if refused := sum(each["delays_refused"] for each in counters):
         notes.append(f"the driver refused {refused:,} delays on the device; the host waited instead")

@@ -306,6 +306,15 @@ SEEDED kernel_fills_source(void) {
         use(N, i);
     }
 }
+SEEDED other_stream_fills_source(void) {
+    for (int i = 0; i < TIMES; i++) {
+        cuEventRecord(event[1], s), cuStreamWaitEvent(other, event[1], 0);
+        launch(put, other, (uintptr_t)h, N, (uint64_t)i, 0);
+        cuEventRecord(event[0], other), cuStreamWaitEvent(s, event[0], 0);
+        cuMemcpyHtoDAsync_v2(d, h, N, s);
+        use(N, i);
+    }
+}
 static int filled;
 static void fill(void *nothing) { memset(h, filled++, N), (void)nothing; }
 SEEDED host_function_fills_source(void) {
@@ -441,7 +450,7 @@ static const struct {
     X(overwritten_at_once) X(overwritten_late) X(wrong_event) X(early_event) X(double_buffer_event)
     X(single_buffer_event_of_two) X(synced) X(polled) X(same_bytes) X(any_way) X(batch) X(batch_during_call) X(rows_2d)
     X(rows_2d_synced) X(registered) X(pageable) X(managed) X(own_stream_of_the_thread) X(large) X(large_between_samples)
-    X(two_threads) X(freed_in_flight) X(freed_after) X(read_early) X(kernel_fills_source) X(host_function_fills_source)
+    X(two_threads) X(freed_in_flight) X(freed_after) X(read_early) X(kernel_fills_source) X(other_stream_fills_source) X(host_function_fills_source)
     X(result_is_sent) X(gated) X(capture_beside) X(steps) X(graph_copies) X(forks) X(forks_late) X(killed) X(results_on_the_stack) X(other_results)
     X(fails_late)
 };

@@ -105,6 +105,10 @@ static Result end_fetch(Fetching *fetching, Result result) {
     return result;
 }
 
+static void hold_first(StreamState *stream, Stream given) {
+    if (settings.drain_ms && !stream_is_capturing(given)) delays_hold(stream);
+}
+
 /* A copy that is neither, in its place on the stream. */
 static Result beside(Inside before, StreamState *stream, Result result) {
     stream_leave(stream);
@@ -170,7 +174,7 @@ static enum Way way_of(DevicePointer to, DevicePointer from) {
         }                                                                                                             \
         Inside before = inside();                                                                                     \
         StreamState *stream = stream_of(given);                                                                       \
-        stream_enter(stream);                                                                                         \
+        stream_enter(stream), hold_first(stream, stream_given(s, own));                                               \
         return beside(before, stream, real(d, f, n, s));                                                              \
     }
 ANY_WAY(cuMemcpyAsync, 0)
@@ -287,7 +291,7 @@ static Rows rows_3d(const Copy3D *c) {
         }                                                                                                             \
         before = inside();                                                                                            \
         StreamState *stream = stream_of(given);                                                                       \
-        stream_enter(stream);                                                                                         \
+        stream_enter(stream), hold_first(stream, stream_given(s, own));                                               \
         return beside(before, stream, real(c, s));                                                                    \
     }
 SHAPED(cuMemcpy2DAsync_v2, Copy2D, 0, rows_2d)
@@ -397,7 +401,7 @@ BATCHED(cuMemcpyBatchAsync_v2_ptsz, 1, SECOND_PARAMS, (d, f, sizes, count, attri
         if (!races_on()) return real args;                                                                            \
         Inside before = inside();                                                                                     \
         StreamState *stream = stream_of(stream_given(s, own));                                                        \
-        stream_enter(stream);                                                                                         \
+        stream_enter(stream), hold_first(stream, stream_given(s, own));                                               \
         log_count(counter, 1);                                                                                        \
         return beside(before, stream, real args);                                                                     \
     }

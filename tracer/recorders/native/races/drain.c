@@ -22,7 +22,7 @@ enum Drained drain(StreamState *stream, Stream handle) {
         }
         nanosleep(&pause, NULL);
     }
-    atomic_store(&stream->is_held, 0);
     atomic_store(&stream->is_gated, 0);
+    streams_hold_again();
     return DRAINED;
 }

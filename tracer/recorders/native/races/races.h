@@ -109,6 +109,7 @@ void stream_leave(StreamState *stream);
 void streams_record(StreamState *stream, Event event);
 void streams_wait(StreamState *stream, Event event);
 void streams_forget(Stream given);
+void streams_hold_again(void); /* after a drain each stream's next work is held back: it may fill a source on another */
 void streams_fork(void);
 
 /* What a wait for a stream, an event or everything covers, taken before it; and that it is over: results are complete. */

@@ -17,7 +17,7 @@
 #define WANTED "INTERTOKEN_RACES"
 
 Settings settings = {
-    .sample = 1 << 16, .per_mille = 1000, .gated_ms = 10, .hold_us = 1000, .digests = 1, .slots = 2048,
+    .sample = 1 << 16, .per_mille = 1000, .gated_ms = 10, .hold_us = 2000, .digests = 1, .slots = 2048,
 };
 Ours ours;
 Ring ring; /* there is none: what others count in it is not kept */

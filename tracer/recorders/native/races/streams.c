@@ -113,6 +113,12 @@ static void be_idle(StreamState *stream) {
     atomic_store(&stream->is_held, 0);
 }
 
+void streams_hold_again(void) {
+    pthread_mutex_lock(&lock);
+    for (unsigned i = 0; i < stream_count; i++) atomic_store(&streams[i].is_held, 0);
+    pthread_mutex_unlock(&lock);
+}
+
 void streams_forget(Stream given) {
     pthread_mutex_lock(&lock);
     for (unsigned i = 0; i < stream_count; i++)
