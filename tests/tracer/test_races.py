@@ -230,3 +230,15 @@ def test_what_draining_says_of_copies_that_arrived_otherwise(drained, verdict, s
     (found,) = judge(runs_of(*counted)).found
     assert found.verdict == verdict
     assert said in found.why
+
+
+def test_a_pass_that_hangs_is_ended(races, monkeypatch):
+    """Here only the delayed ones last longer than they may."""
+    monkeypatch.setattr(passes, "_LONGEST_S", 0.4)
+    monkeypatch.setattr(passes, "_LONGEST_TIMES", 1.0)
+    done = races("synced", "--json", delays="1000000", code=0)
+    _, facts = verdicts(done)
+    ended = {each["name"].partition(":")[0]: each["exit_code"] for each in facts["passes"]}
+    assert (ended["plain"], ended["delay"]) == (0, -15)
+    assert "as it may hang: the pass delay: h2d and d2h 1000000 µs late" in done.stderr
+    assert facts["results"]["verdict"] == "same"

@@ -36,6 +36,7 @@ _MOST_SITES: Final = 8  # that are delayed alone
 _MOST_HALVINGS: Final = 3
 _CLOSE: Final = 1.5  # a smallest delay is known well enough within this factor
 _LEAST_US: Final = 5
+_LONGEST_S, _LONGEST_TIMES = 60.0, 20.0  # how long a pass may take, with the time of the first: then it hangs
 _MOST_PRINTED: Final = 500  # bytes of what the program printed last
 
 Purpose = Literal["plain", "witness", "delay", "launches", "drain", "one site", "halving", "host"]
@@ -84,14 +85,15 @@ def results_of(log: Log) -> tuple[str, int, tuple[int, ...]]:
 
 @dataclass(frozen=True)
 class Ran:
-    """A pass that was made: the exit code (-N: ended by signal N), how long it took, what the library saw, and the last
-    line that the program printed."""
+    """A pass that was made: the exit code (-N: ended by signal N), how long it took, what the library saw, the last
+    line that the program printed, and whether it was ended because it took too long."""
 
     what: Pass
     code: int
     seconds: float
     logs: tuple[Log, ...]
     printed: str = ""
+    hung: bool = False
 
     @property
     def results(self) -> Results:
@@ -129,7 +131,9 @@ class Ran:
 
 
 def is_other(one: Ran, other: Ran) -> bool:
-    """Whether two passes fetched other results, or ended otherwise."""
+    """Whether two passes fetched other results, or ended otherwise. One that was ended proves nothing."""
+    if one.hung or other.hung:
+        return False
     return one.results != other.results or one.code != other.code
 
 
@@ -189,9 +193,11 @@ class Runs:
         folder.mkdir(mode=0o700)
         self.tell(f"pass {number}, {what.name}")
         begun = time.monotonic()
-        code = _run(self.command, folder, what.settings)
+        limit = _LONGEST_S + _LONGEST_TIMES * self.made[0].seconds if self.made else None
+        code = _run(self.command, folder, what.settings, limit)
         seconds = time.monotonic() - begun
-        ran = Ran(what, code, seconds, tuple(read_logs(folder)), _last_line(folder / OUTPUT))
+        hung = limit is not None and seconds > limit and code < 0
+        ran = Ran(what, code, seconds, tuple(read_logs(folder)), _last_line(folder / OUTPUT), hung)
         if code in (-signal.SIGINT, 128 + signal.SIGINT):
             raise KeyboardInterrupt
         self.made.append(ran)
@@ -206,10 +212,10 @@ def environment(folder: Path, settings: Mapping[str, int], base: Mapping[str, st
     return {name: value for name, value in {**preloaded, **nvtx, SITES: "1", SETTINGS: given}.items() if value}
 
 
-def _run(command: Sequence[str], folder: Path, settings: Mapping[str, int]) -> int:
+def _run(command: Sequence[str], folder: Path, settings: Mapping[str, int], seconds: float | None) -> int:
     try:
         with (folder / OUTPUT).open("wb") as output:
-            return foreground.run(command, (), environment(folder, settings), output)
+            return foreground.run(command, (), environment(folder, settings), output, seconds)
     except OSError as problem:
         raise RecordError(f"{command[0]} cannot be run: {problem.strerror or problem}") from problem
 

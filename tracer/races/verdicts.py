@@ -289,6 +289,11 @@ def _notes(runs: Runs, results: Results) -> list[str]:
         notes.append(f"{results.why}; only the bytes of copies to the device are judged")
     if results.verdict == "differs with time":
         notes.append("the program's results depend on time, so they prove nothing")
+    notes += [
+        f"ended after {ran.seconds:.0f} s, as it may hang: the pass {ran.what.name}; its results are not compared"
+        for ran in runs.made
+        if ran.hung
+    ]
     if runs.left_out:
         names = ", ".join(dict.fromkeys(what.name for what in runs.left_out))
         notes.append(f"passes left out for the budget: {names}")
@@ -303,6 +308,6 @@ def _notes(runs: Runs, results: Results) -> list[str]:
         notes.append("the driver pinned no memory for the comparison: nothing was compared")
     if any(not log.is_ended for ran in runs.made for log in ran.logs):
         notes.append(
-            "some processes were killed or left without their exit handlers: their last copies are not compared"
+            "some processes were killed, or left without their exit handlers: their last copies are not compared"
         )
     return notes

@@ -23,6 +23,7 @@ _RUN_MODULE: Final = "import runpy, sys; del sys.path[:1]; runpy.run_module({!r}
 
 _PASSED_ON: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PR_SET_PDEATHSIG: Final = 1
+_PATIENCE: Final = 10  # seconds after SIGTERM
 
 
 def module_command(module: str) -> tuple[str, ...]:
@@ -35,12 +36,13 @@ def module_command(module: str) -> tuple[str, ...]:
 
 def run(
     command: Sequence[str], pass_fds: Sequence[int] = (), environment: Mapping[str, str] | None = None,
-    output: BinaryIO | None = None,
+    output: BinaryIO | None = None, seconds: float | None = None,
 ) -> int:  # fmt: skip
     """Run a command and wait for it to end.
 
     Without `environment` it inherits ours. With `output`, that gets all it prints, and it has nothing to read. SIGTERM,
-    SIGHUP and SIGINT are passed on to it, except for Ctrl-C, which the terminal sends to both.
+    SIGHUP and SIGINT are passed on to it, except for Ctrl-C, which the terminal sends to both. After so many `seconds`
+    it gets SIGTERM, and then SIGKILL.
 
     Returns:
         its exit code; -N if signal N ended it.
@@ -68,10 +70,19 @@ def run(
         child = subprocess.Popen(command, pass_fds=pass_fds, env=environment, **pipes)
         for number in early:
             child.send_signal(number)
-        return child.wait()
+        return _end_of(child, seconds)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _end_of(child: subprocess.Popen[bytes], seconds: float | None) -> int:
+    for end, patience in ((child.terminate, seconds), (child.kill, _PATIENCE)):
+        try:
+            return child.wait(patience)
+        except subprocess.TimeoutExpired:
+            end()
+    return child.wait()
 
 
 def shell_code(code: int) -> int:

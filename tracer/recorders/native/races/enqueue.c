@@ -19,13 +19,13 @@ static StreamState *enter(enum What what, Stream given) {
 
 #define is_null(on) (__builtin_strcmp(on, "NULL") == 0)
 
-#define WRAP(id, what, own, params, args, on)                                                                        \
+#define WRAP(id, what, own, params, args, on)                                                                         \
     WEAK Result id params {                                                                                           \
         REAL(id, params);                                                                                             \
         if (!real) return ERROR_NOT_SUPPORTED;                                                                        \
         if (is_null(#on) || !races_on()) return real args;                                                            \
         Inside before = inside();                                                                                     \
-        StreamState *on_ = enter(what, stream_given((Stream)(on), own));                                          \
+        StreamState *on_ = enter(what, stream_given((Stream)(on), own));                                              \
         outside(before);                                                                                              \
         Result made = real args;                                                                                      \
         stream_leave(on_);                                                                                            \
@@ -33,7 +33,7 @@ static StreamState *enter(enum What what, Stream given) {
     }
 #define LAUNCH(id, symbol, since, own, params, args, on, about, size, kind, how)                                      \
     WRAP(id, A_LAUNCH, own, params, args, on)
-#define COPY(id, symbol, since, own, params, args, on, about, size, kind, how)\
+#define COPY(id, symbol, since, own, params, args, on, about, size, kind, how)                                        \
     WRAP(id, DATA, own, params, args, on)
 #define OTHER(id, symbol, since, own, params, args, on, about, size, kind, how)                                       \
     WRAP(id, ANYTHING, own, params, args, on)

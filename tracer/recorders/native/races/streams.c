@@ -40,7 +40,8 @@ StreamState *stream_of(Stream given) {
         if (given == LEGACY || given == OF_THREAD) flags = 0;
         else if (!ours.cuStreamGetFlags || ours.cuStreamGetFlags(given, &flags)) flags = 1;
         *found = (StreamState){.handle = (uintptr_t)given, .thread = thread, .is_blocking = !(flags & 1)};
-        pthread_mutex_init(&found->lock, NULL);
+        const pthread_mutex_t open = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP; /* a profiler may call within a call */
+        found->lock = open;
         stream_count++;
     }
     pthread_mutex_unlock(&lock);
