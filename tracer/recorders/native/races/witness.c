@@ -24,7 +24,6 @@ _Static_assert(MARKS_AT + SLOTS * 8 <= SMALL_AT, "marks fit");
 
 enum Phase { FREE, TAKEN, PENDING };
 struct Slot {
-    _Atomic int phase;
     uint64_t mark;
     unsigned char *was, *came;
     Event event; /* where no word can be written */
@@ -40,6 +39,7 @@ struct Slot {
 };
 
 static Slot slots[SLOTS];
+static _Atomic unsigned char phases[SLOTS]; /* of each, beside each other: they are looked through often */
 static unsigned small_free[SMALL], large_free[LARGE], small_count, large_count;
 static _Atomic unsigned pending_count;
 static unsigned char *pinned;
@@ -55,7 +55,7 @@ void witness_fork(void) {
     pthread_mutex_t open = PTHREAD_MUTEX_INITIALIZER;
     pthread_cond_t none = PTHREAD_COND_INITIALIZER;
     lock = open, comparing = open, some = none;
-    memset(slots, 0, sizeof slots);
+    memset(slots, 0, sizeof slots), memset((void *)phases, 0, sizeof phases);
     pinned = NULL; /* the parent's, which is not pinned here */
     pinned_seen = 0, registered_in = NULL, is_refused = has_thread = 0;
     small_count = large_count = pending_count = 0;
@@ -122,8 +122,7 @@ static _Atomic uint64_t *mark_of(const Slot *slot) {
 static void give(Slot *slot) {
     unsigned at = (unsigned)(slot - slots);
     pthread_mutex_lock(&lock);
-    if (slot->phase == PENDING) pending_count--;
-    slot->phase = FREE;
+    if (atomic_exchange(&phases[at], FREE) == PENDING) pending_count--;
     if (at < SMALL) small_free[small_count++] = at;
     else large_free[large_count++] = at;
     pthread_mutex_unlock(&lock);
@@ -172,7 +171,7 @@ void witness_check(void) {
     if (!atomic_load(&pending_count) || pthread_mutex_trylock(&comparing)) return;
     for (unsigned i = 0; i < SLOTS; i++) {
         Slot *slot = &slots[i];
-        if (atomic_load_explicit(&slot->phase, memory_order_acquire) != PENDING || slot->drained < 0) continue;
+        if (atomic_load_explicit(&phases[i], memory_order_acquire) != PENDING || slot->drained < 0) continue;
         if (has_arrived(slot)) compare(slot), give(slot);
     }
     pthread_mutex_unlock(&comparing);
@@ -232,7 +231,7 @@ static Slot *take(size_t bytes) {
     if (have_memory()) {
         if (bytes <= SMALL_BYTES && small_count) slot = &slots[small_free[--small_count]];
         else if (large_count) slot = &slots[large_free[--large_count]];
-        if (slot) atomic_store(&slot->phase, TAKEN), slot->mark = ++last_mark;
+        if (slot) atomic_store(&phases[slot - slots], TAKEN), slot->mark = ++last_mark;
         else log_count(LOGGED_slots_full, 1);
         if (!has_thread) start_thread();
     }
@@ -294,7 +293,7 @@ void witness_behind(Slot *slot, Stream stream, Result result) {
     if (copy_back(slot, stream) && mark(slot, stream)) {
         pthread_mutex_lock(&lock);
         pending_count++;
-        atomic_store_explicit(&slot->phase, PENDING, memory_order_release);
+        atomic_store_explicit(&phases[slot - slots], PENDING, memory_order_release);
         pthread_cond_signal(&some);
         pthread_mutex_unlock(&lock);
         return;
@@ -310,7 +309,7 @@ unsigned witness_in_flight(uint64_t from, uint64_t bytes, Row **rows, unsigned m
     unsigned count = 0;
     for (unsigned i = 0; i < SLOTS && count < most; i++) {
         Slot *slot = &slots[i];
-        if (atomic_load(&slot->phase) != PENDING || has_arrived(slot)) continue;
+        if (atomic_load(&phases[i]) != PENDING || has_arrived(slot)) continue;
         uint64_t source = (uintptr_t)slot->shape.from, to = slot->shape.to, last = slot->shape.rows - 1;
         uint64_t in_source = last * slot->shape.from_pitch + slot->shape.width;
         uint64_t in_destination = last * slot->shape.to_pitch + slot->shape.width;
