@@ -19,8 +19,8 @@ from tracer.recorders.native import RACES
 
 RACING = [
     "overwritten_at_once", "overwritten_late", "wrong_event", "early_event", "single_buffer_event_of_two", "any_way",
-    "batch", "rows_2d", "registered", "own_stream_of_the_thread", "large", "forks_late", "killed", "fails_late",
-    "steps",
+    "batch", "rows_2d", "planes_3d", "planes_apart",
+    "registered", "own_stream_of_the_thread", "large", "forks_late", "killed", "fails_late", "steps",
 ]  # fmt: skip
 LATE = ["overwritten_late", "fails_late", "steps"]  # unless the machine is late by itself
 ORDERED = ["kernel_fills_source", "other_stream_fills_source", "host_function_fills_source", "result_is_sent", "gated"]
@@ -60,7 +60,7 @@ def test_races_are_proven(races, kind):
     found, facts = verdicts(races(kind, "--json", code=1))
     assert sorted(found, key="race".__ne__) == ["race", *["clean"] * (len(found) - 1)]
     site = facts["sites"][0]
-    assert site["stack"][0]["function"] in (kind, "batches", "rows", "overwritten_at_once")
+    assert site["stack"][0]["function"] in (kind, "batches", "rows", "planes", "overwritten_at_once")
     assert site["delay_us"] == 0 or kind in LATE
     assert site["proof"] == ("results" if kind == "fails_late" else "bytes")
 

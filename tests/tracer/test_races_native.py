@@ -14,7 +14,9 @@ TIMES = 12
 OFTEN = range(TIMES // 2, TIMES + 1)  # a busy machine is late now and then
 
 
-@pytest.mark.parametrize("kind", ["overwritten_at_once", "wrong_event", "any_way", "rows_2d", "batch", "large"])
+@pytest.mark.parametrize(
+    "kind", ["overwritten_at_once", "wrong_event", "any_way", "rows_2d", "planes_3d", "planes_apart", "batch", "large"]
+)
 def test_the_witness_counts_what_the_device_saw(streams, kind):
     """In a batch both halves of a source are copies."""
     ran = streams.run(kind, WITNESS)
@@ -22,7 +24,7 @@ def test_the_witness_counts_what_the_device_saw(streams, kind):
     assert wrong in OFTEN
     assert ran.counts["bad"] == wrong * (2 if kind == "batch" else 1)
     assert ran.counts["checked"] == ran.counts["witnessed"] == ran.counts["calls"]
-    assert bool(ran.counts["sampled"]) == (kind == "large")
+    assert bool(ran.counts["sampled"]) == (kind in ("large", "planes_apart"))
 
 
 def test_the_first_copy_that_arrived_otherwise_is_described(streams):
@@ -203,3 +205,20 @@ def test_without_settings_nothing_is_done(streams, tmp_path):
     os.chmod(others, 0o755)
     assert not streams.run("synced", WITNESS, INTERTOKEN_LIGHT=str(others)).logs
     assert not [*others.iterdir()]
+
+
+@pytest.mark.parametrize("way", ["dlsym", "proc", "proc2", "again", "own", "later"])
+@pytest.mark.parametrize("settings", ["", WITNESS, DRAINED.replace("200", "1")])
+def test_every_call_by_every_way_does_what_it_does_without_us(built, streams, way, settings):
+    """Over the driver of the light recorder's tests, which says what was called."""
+    environment = streams.environment(settings) | {"LD_LIBRARY_PATH": str(built.folder)}
+    printed = []
+    for preloaded in ("", environment["LD_PRELOAD"]):
+        given = environment | {"LD_PRELOAD": preloaded}
+        command = [built.folder / "every", way]
+        printed.append(subprocess.run(command, env=given, capture_output=True, text=True, check=True).stdout)
+    own = {"cuStreamWriteValue64_v2", "cuStreamWaitValue64_v2"}  # with which the first work is held back
+    assert len(printed[0].split()) > 100
+    assert [word for word in printed[1].split() if word not in own] == [
+        word for word in printed[0].split() if word not in own
+    ]  # fmt: skip

@@ -379,6 +379,14 @@ Result cuMemcpy2DAsync_v2(const Copy2D *c, Stream s) {
     from += c->src.y * c->src.pitch + c->src.x, to += c->dst.y * c->dst.pitch + c->dst.x;
     return copy(of(s, 0), to, from, c->width, c->height, c->dst.pitch, c->src.pitch, 0);
 }
+Result cuMemcpy3DAsync_v2(const Copy3D *c, Stream s) { /* planes of which the rows lie evenly */
+    uintptr_t from = c->src.type == MEMORY_HOST ? (uintptr_t)c->src.host : c->src.device;
+    uintptr_t to = c->dst.type == MEMORY_HOST ? (uintptr_t)c->dst.host : c->dst.device;
+    for (size_t z = 0; z < c->depth; z++)
+        copy(of(s, 0), to + z * c->dst.pitch * c->dst.height, from + z * c->src.pitch * c->src.height, c->width, c->height,
+             c->dst.pitch, c->src.pitch, 0);
+    return SUCCESS;
+}
 Result cuMemcpyBatchAsync(DevicePointer *d, DevicePointer *f, size_t *sizes, size_t count, void *attributes,
                           size_t *indices, size_t attribute_count, size_t *failed, Stream s) {
     int is_now = attributes && *(int *)attributes == 2; /* CU_MEMCPY_SRC_ACCESS_ORDER_DURING_API_CALL */

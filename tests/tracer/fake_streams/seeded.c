@@ -192,6 +192,20 @@ static void rows(int waits) {
 }
 SEEDED rows_2d(void) { rows(0); }
 SEEDED rows_2d_synced(void) { rows(1); }
+static void planes(size_t more) { /* rows between two planes */
+    Copy3D c = {.src = {.type = MEMORY_HOST, .host = h, .pitch = 64, .height = 8 + more},
+                .dst = {.type = MEMORY_DEVICE, .device = d, .pitch = 64, .height = 8},
+                .width = 64, .height = 8, .depth = 8};
+    for (int i = 0; i < TIMES; i++) {
+        memset(h, i, 4 * N);
+        backlog(5000);
+        cuMemcpy3DAsync_v2(&c, s);
+        use(N, i);
+        memset(h, 255 - i, 4 * N);
+    }
+}
+SEEDED planes_3d(void) { planes(0); }
+SEEDED planes_apart(void) { planes(2); }
 SEEDED registered(void) {
     unsigned char *p = aligned_alloc(4096, N);
     cuMemHostRegister_v2(p, N, 0);
@@ -449,7 +463,7 @@ static const struct {
 #define X(name) {#name, name},
     X(overwritten_at_once) X(overwritten_late) X(wrong_event) X(early_event) X(double_buffer_event)
     X(single_buffer_event_of_two) X(synced) X(polled) X(same_bytes) X(any_way) X(batch) X(batch_during_call) X(rows_2d)
-    X(rows_2d_synced) X(registered) X(pageable) X(managed) X(own_stream_of_the_thread) X(large) X(large_between_samples)
+    X(rows_2d_synced) X(planes_3d) X(planes_apart) X(registered) X(pageable) X(managed) X(own_stream_of_the_thread) X(large) X(large_between_samples)
     X(two_threads) X(freed_in_flight) X(freed_after) X(read_early) X(kernel_fills_source) X(other_stream_fills_source) X(host_function_fills_source)
     X(result_is_sent) X(gated) X(capture_beside) X(steps) X(graph_copies) X(forks) X(forks_late) X(killed) X(results_on_the_stack) X(other_results)
     X(fails_late)

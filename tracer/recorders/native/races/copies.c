@@ -118,7 +118,7 @@ static Result beside(Inside before, StreamState *stream, Result result) {
 
 #define CALLER __builtin_return_address(0)
 
-static Shape plain(const void *from, DevicePointer to, size_t bytes) { return (Shape){from, to, bytes, 1, 0, 0}; }
+static Shape plain(const void *from, DevicePointer to, size_t bytes) { return (Shape){from, to, bytes, 1, 0, 0, 0}; }
 static Fetched whole(void *to, size_t bytes) { return (Fetched){to, bytes, 1, 0}; }
 
 #define TO_DEVICE(id, own)                                                                                            \
@@ -252,7 +252,8 @@ static Rows rows_of(Place3D src, Place3D dst, size_t width, size_t height, size_
     const char *host_from = src.type == MEMORY_HOST ? src.host : (const char *)(uintptr_t)src.device;
     char *host_to = dst.type == MEMORY_HOST ? (char *)(uintptr_t)dst.host : (char *)(uintptr_t)dst.device;
     rows.is_array = src.type == MEMORY_ARRAY || dst.type == MEMORY_ARRAY;
-    rows.shape = (Shape){host_from + from_at, dst.device + to_at, width, count, src.pitch, dst.pitch};
+    rows.shape = (Shape){host_from + from_at, dst.device + to_at, width, count, src.pitch, dst.pitch,
+                         count < height * depth};
     rows.what = (Fetched){host_to + to_at, width, count, dst.pitch};
     rows.from = src.device + from_at;
     if (from_host && !to_host) rows.way = TO_THE_DEVICE;

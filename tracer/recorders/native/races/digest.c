@@ -44,7 +44,8 @@ static uint64_t digest_of(const Fetched *what) {
 static size_t span(const Fetched *what) { return (what->rows - 1) * what->pitch + what->width; }
 
 static int overlaps(const Fetched *what, const void *from, size_t bytes) {
-    return (const char *)what->to < (const char *)from + bytes && (const char *)from < (const char *)what->to + span(what);
+    const char *to = what->to, *other = from;
+    return to < other + bytes && other < to + span(what);
 }
 
 /* A copy to pageable memory is over when its call returns, and that memory may be gone at the next wait. */

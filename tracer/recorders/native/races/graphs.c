@@ -26,14 +26,15 @@ static void count_copies(Graph graph, Copies *copies, int depth) {
     static Node nodes[DEEPEST][MOST_NODES]; /* with the lock */
     size_t count = MOST_NODES;
     int type;
-    if (depth == DEEPEST || !ours.cuGraphGetNodes || !ours.cuGraphNodeGetType || !ours.cuGraphMemcpyNodeGetParams) return;
-    if (ours.cuGraphGetNodes(graph, nodes[depth], &count)) return;
+    if (!ours.cuGraphGetNodes || !ours.cuGraphNodeGetType || !ours.cuGraphMemcpyNodeGetParams) return;
+    if (depth == DEEPEST || ours.cuGraphGetNodes(graph, nodes[depth], &count)) return;
     for (size_t i = 0; i < count && i < MOST_NODES; i++) {
         Node node = nodes[depth][i];
         Graph inner;
         Copy3D copy = {.width = 0};
         if (ours.cuGraphNodeGetType(node, &type)) continue;
-        if (type == NODE_GRAPH && ours.cuGraphChildGraphNodeGetGraph && !ours.cuGraphChildGraphNodeGetGraph(node, &inner))
+        if (type == NODE_GRAPH && ours.cuGraphChildGraphNodeGetGraph &&
+            !ours.cuGraphChildGraphNodeGetGraph(node, &inner))
             count_copies(inner, copies, depth + 1);
         if (type != NODE_COPY || ours.cuGraphMemcpyNodeGetParams(node, &copy)) continue;
         int from_host = on_host(copy.src.type, copy.src.host, copy.src.device);

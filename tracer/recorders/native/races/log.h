@@ -1,8 +1,8 @@
 /* The log of one process: a mapped file, so that what was found outlives any end of the process.
  *
  * Layout, little endian: header (8192 bytes), names of calls and counters (NUL-terminated, an empty one after each
- * list), rows, digests, incidents; the header has all offsets. `tracer/races/logs.py` reads it. Stacks are in the file beside
- * (../sites.c).
+ * list), rows, digests, incidents; the header has all offsets. `tracer/races/logs.py` reads it. Stacks are in the file
+ * beside (../sites.c).
  */
 #ifndef INTERTOKEN_RACES_LOG_H
 #define INTERTOKEN_RACES_LOG_H

@@ -112,7 +112,7 @@ void streams_forget(Stream given);
 void streams_hold_again(void); /* after a drain each stream's next work is held back: it may fill a source on another */
 void streams_fork(void);
 
-/* What a wait for a stream, an event or everything covers, taken before it; and that it is over: results are complete. */
+/* What a wait for a stream, an event or everything covers, taken before it; and that it is over: results are there. */
 enum { STREAMS = 256 };
 typedef struct {
     Cover of[STREAMS + COVERS + 1];
@@ -135,6 +135,7 @@ typedef struct {
     const void *from;
     DevicePointer to;
     size_t width, rows, from_pitch, to_pitch;
+    _Bool is_part; /* of a copy */
 } Shape;
 typedef struct Slot Slot;
 Slot *witness_before(const Shape *shape, StreamState *stream, Row *row, int is_excused); /* NULL: not watched */

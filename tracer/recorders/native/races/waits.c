@@ -89,7 +89,8 @@ NOTED(cuStreamWaitEvent, 0, (Stream s, Event v, unsigned flags), (s, v, flags), 
 NOTED(cuStreamWaitEvent_ptsz, 1, (Stream s, Event v, unsigned flags), (s, v, flags), streams_wait(stream, v))
 
 #define GATED(id, own, bits)                                                                                          \
-    NOTED(id, own, (Stream s, DevicePointer d, uint##bits##_t v, unsigned flags), (s, d, v, flags), stream->is_gated = 1)
+    NOTED(id, own, (Stream s, DevicePointer d, uint##bits##_t v, unsigned flags), (s, d, v, flags),                   \
+          stream->is_gated = 1)
 GATED(cuStreamWaitValue32, 0, 32)
 GATED(cuStreamWaitValue32_ptsz, 1, 32)
 GATED(cuStreamWaitValue64, 0, 64)

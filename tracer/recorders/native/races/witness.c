@@ -76,9 +76,9 @@ static int have_memory(void) {
             size_t at = i < SMALL ? SMALL_AT + i * 2 * bytes : LARGE_AT + (i - SMALL) * 2 * bytes;
             slots[i].was = pinned + at, slots[i].came = slots[i].was + bytes;
         }
-        while (small_count < SMALL && small_count < settings.slots) small_free[small_count] = small_count, small_count++;
-        while (large_count < LARGE && large_count < settings.slots)
-            large_free[large_count] = SMALL + large_count, large_count++;
+        for (; small_count < SMALL && small_count < settings.slots; small_count++) small_free[small_count] = small_count;
+        for (; large_count < LARGE && large_count < settings.slots; large_count++)
+            large_free[large_count] = SMALL + large_count;
     }
     if (!is_refused && (!ours.cuCtxGetCurrent || ours.cuCtxGetCurrent(&current) || !current)) return 0;
     if (!is_refused) {
@@ -251,7 +251,7 @@ Slot *witness_before(const Shape *shape, StreamState *stream, Row *row, int is_e
     const unsigned char *from = shape->from;
     for (size_t i = 0; i < slot->count; i++) memcpy(slot->was + i * slot->piece, from + i * slot->apart, slot->piece);
     memcpy(slot->was + slot->count * slot->piece, from + shape->width - slot->tail, slot->tail);
-    if (slot->piece * slot->count + slot->tail < bytes) row_count(&row->sampled);
+    if (shape->is_part || slot->piece * slot->count + slot->tail < bytes) row_count(&row->sampled);
     return slot;
 }
 
@@ -298,7 +298,8 @@ void witness_behind(Slot *slot, Stream stream, Result result) {
         pthread_mutex_unlock(&lock);
         return;
     }
-    row_count(&row->refused), log_count(LOGGED_witness_refused, 1); /* its memory may still be written: it stays taken */
+    row_count(&row->refused); /* its memory may still be written: it stays taken */
+    log_count(LOGGED_witness_refused, 1);
 }
 
 void witness_drained(Slot *slot, enum Drained how) {
