@@ -239,8 +239,9 @@ def _results(runs: Runs) -> Results:
     late = [ran for ran in runs.of("delay", "launches", "halving", "one site") if is_other(plain, ran)]
     drained = [ran for ran in runs.of("drain") if is_other(plain, ran)]
     if not late and not drained:
-        fetched = number(sum(len(log.fetches) for log in plain.logs), "result is", "results are")
-        return Results("same", f"{fetched} the same in all passes")
+        fetched = sum(len(log.fetches) for log in plain.logs)
+        same = f"{number(fetched, 'result is', 'results are')} the same in all passes"
+        return Results("same", same if fetched else "the program fetched none that it waited for")
     said = f"in the pass {late[0].what.name}: {_where(plain, late[0])}" if late else ""
     said = said or f"where the host waits after each copy: {_where(plain, drained[0])}"
     if any(is_other(plain, ran) for ran in runs.of("host")):

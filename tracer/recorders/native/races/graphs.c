@@ -16,10 +16,9 @@ static Copies *place_of(Exec exec) {
     return &known[(uintptr_t)exec * UINT64_C(0x9e3779b97f4a7c15) >> 54];
 }
 
-static int on_host(unsigned type, const void *host, DevicePointer device) {
-    if (type == MEMORY_HOST) return 1;
-    (void)host;
-    return type == MEMORY_UNIFIED && memory_of((void *)(uintptr_t)device, NULL, NULL) != ON_DEVICE;
+static int on_host(unsigned type, DevicePointer unified) {
+    return type == MEMORY_HOST ||
+           (type == MEMORY_UNIFIED && memory_of((void *)(uintptr_t)unified, NULL, NULL) != ON_DEVICE);
 }
 
 static void count_copies(Graph graph, Copies *copies, int depth) {
@@ -37,8 +36,8 @@ static void count_copies(Graph graph, Copies *copies, int depth) {
             !ours.cuGraphChildGraphNodeGetGraph(node, &inner))
             count_copies(inner, copies, depth + 1);
         if (type != NODE_COPY || ours.cuGraphMemcpyNodeGetParams(node, &copy)) continue;
-        int from_host = on_host(copy.src.type, copy.src.host, copy.src.device);
-        int to_host = on_host(copy.dst.type, copy.dst.host, copy.dst.device);
+        int from_host = on_host(copy.src.type, copy.src.device);
+        int to_host = on_host(copy.dst.type, copy.dst.device);
         copies->h2d += from_host && !to_host, copies->d2h += to_host && !from_host;
     }
 }
