@@ -23,7 +23,7 @@ ORDER = {
     executor: ("names", "graph", "planning", "backends", "scheduling", "run", "commands"),
     tracer: (
         *FIRST, "files", "model", "engines", "analysis", "whatif", "formats", "batch", "stored",
-        "recorders", "scrub", "reporting", "races", "notebook", "api", *LAST,
+        "recorders", "scrub", "experiments", "reporting", "races", "notebook", "api", *LAST,
     ),
 }  # fmt: skip
 MODEL = {*FIRST, "files", "model"}

@@ -10,6 +10,7 @@
     ├── UsageError            an invalid option or argument
     │   └── IncomparableError runs that do not do the same work on the same device
     ├── ExtensionError        an extension by another distribution cannot be loaded
+    ├── ProgramError          a program that is measured fails
     └── ExecutionError        a run that is impossible
         └── UnsafePlanError   a strategy, backend and mode that do not work together
 
@@ -63,6 +64,15 @@ class IncomparableError(UsageError):
 
 class ExtensionError(IntertokenError):
     """An extension by another distribution (`tracer.extensions`) cannot be loaded."""
+
+
+class ProgramError(IntertokenError):
+    """A program that is measured fails, or prints no rate; `whose` names its variant, and `code` is its exit code, -N
+    if signal N ended it."""
+
+    def __init__(self, message: str, whose: str = "", code: int = 0) -> None:
+        super().__init__(message)
+        self.whose, self.code = whose, code
 
 
 class ExecutionError(IntertokenError):

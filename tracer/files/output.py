@@ -70,6 +70,17 @@ def check_output(path: Path, what: str, suffixes: Iterable[str], *, replace: boo
         check_place(path, replace=replace, advice=OR_FORCE)
 
 
+def empty_folder(path: Path) -> Path:
+    """The path of a folder that is empty, or is made. Raises UsageError if it holds something or cannot be made."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        if any(path.iterdir()):
+            raise UsageError(f"{path}: already holds something; choose another name")
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be written: {error.strerror or error}") from error
+    return path
+
+
 def write_output(path: Path, write: Callable[[Path], object], *, replace: bool) -> None:
     """Write the file with `write`; it appears once it is complete. Raises UsageError if it exists and must not be
     replaced, or cannot be written."""

@@ -36,9 +36,9 @@ def module_command(module: str) -> tuple[str, ...]:
 
 def run(
     command: Sequence[str], pass_fds: Sequence[int] = (), environment: Mapping[str, str] | None = None,
-    output: BinaryIO | None = None, seconds: float | None = None,
+    output: BinaryIO | int | None = None, seconds: float | None = None, folder: Path | None = None,
 ) -> int:  # fmt: skip
-    """Run a command and wait for it to end.
+    """Run a command, in `folder` if given, and wait for it to end.
 
     Without `environment` it inherits ours. With `output`, that gets all it prints, and it has nothing to read. SIGTERM,
     SIGHUP and SIGINT are passed on to it, except for Ctrl-C, which the terminal sends to both. After so many `seconds`
@@ -67,7 +67,7 @@ def run(
         pipes: dict[str, Any] = (
             {} if output is None else {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output}
         )
-        child = subprocess.Popen(command, pass_fds=pass_fds, env=environment, **pipes)
+        child = subprocess.Popen(command, pass_fds=pass_fds, env=environment, cwd=folder, **pipes)
         for number in early:
             child.send_signal(number)
         return _end_of(child, seconds)

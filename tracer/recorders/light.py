@@ -484,13 +484,16 @@ def record(
 
 
 def run(
-    command: Sequence[str], environment: Mapping[str, str], rings: Path, window: Window, pass_fds: Sequence[int] = ()
-) -> int:
-    """Run a command in the foreground, recorded while the window is open; returns as `foreground.run`. Raises
-    RecordError if it cannot be started."""
+    command: Sequence[str], environment: Mapping[str, str], rings: Path, window: Window,
+    pass_fds: Sequence[int] = (), *, output: int | None = None, folder: Path | None = None,
+) -> int:  # fmt: skip
+    """Run a command in the foreground, recorded while the window is open; takes and returns the same as
+    `foreground.run`. Raises RecordError if it cannot be started."""
     with switched(rings, window), kept_small(rings):
         try:
-            return foreground.run(command, pass_fds, {**environment, **window.variables})
+            return foreground.run(
+                command, pass_fds, {**environment, **window.variables}, output=output, folder=folder
+            )  # fmt: skip
         except OSError as problem:
             raise RecordError(f"{command[0]} cannot be run: {problem.strerror or problem}") from problem
 
