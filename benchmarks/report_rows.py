@@ -97,6 +97,21 @@ def verdicts(found: Found) -> Rows:
         yield [name, *cells, f"{after['0']['half_width_percent']} %", *shown]
 
 
+def campaigns(found: Found) -> Rows:
+    for host, effects in found["hosts"].items():
+        for effect, of in effects.items():
+            told = f"{100 * float(effect):+g} %".replace("-", "−").replace("+0 %", "none")
+            cells = [of["wrong"], of["undecided"], f"{of['runs_each']:g}", of["t_test"]["wrong"]]
+            yield [host, told, *map(str, cells), str(of["t_test"]["missed"]) if float(effect) else "–"]
+
+
+def searches(found: Found) -> Rows:
+    for host, effects in found["hosts"].items():
+        for effect, of in effects.items():
+            cells = (str(of[name]) for name in ("right", "several", "wrong", "builds", "runs"))
+            yield [host, f"{100 * float(effect):g} %", *cells]
+
+
 def changes_made(found: Found) -> Rows:
     engines = {"dynamic-cache": "transformers", "llama.cpp": "llama.cpp", "vllm": "vLLM"}
     rows = [row | {"program": engines.get(row["group"], "loops of PyTorch")} for row in found["rows"]]
