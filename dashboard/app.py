@@ -26,6 +26,7 @@ from dashboard.pages.runs import read_linked
 from dashboard.reading.store import DEEPEST, RunStore
 from dashboard.serving import Serving
 from dashboard.serving.callbacks import check_callbacks, check_queries
+from dashboard.serving.files import add_packing
 from dashboard.serving.guard import content_security_policy, guard, require_token
 from dashboard.serving.uploads import Inbox, add_uploads
 from tracer.stored import Cache
@@ -53,6 +54,7 @@ def create_app(paths: Iterable[Path | str], serving: Serving | None = None, cach
     apps = add_pages(server, PAGES, store, serving.prefix, serving.upload_limit if serving.uploads else 0)
     policy = content_security_policy(script for app in apps for script in app.csp_hashes())
     guard(server, policy, serving.hosts, serving.prefix)
+    add_packing(server)
     check_queries(server)
     if serving.token is not None:
         require_token(server, serving.token, serving.prefix)

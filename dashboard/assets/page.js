@@ -15,7 +15,8 @@
 })();
 // All pages load Plotly from the address of the first one; the renderer sets one below each page's own.
 (function () {
-  const address = new URL("../_dash-component-suites/plotly/package_data/plotly.min.js", document.currentScript.src).href;
+  const file = document.querySelector("meta[name=plotly]").content;
+  const address = new URL(`../_dash-component-suites/plotly/package_data/${file}`, document.currentScript.src).href;
   Object.defineProperty(window, "_dashPlotlyJSURL", { get: () => address, set: () => {} });
 })();
 // Enter in a table's cell follows its link, as the table would swallow the key.
@@ -90,9 +91,12 @@ window.dash_clientside.intertoken = {
     latest.revision = latest.revision ?? revision;
   },
   look: async function () {
-    const { latest, root } = window.dash_clientside.intertoken;
+    const { latest, root, here } = window.dash_clientside.intertoken;
     const answer = await fetch(root() + "revision").catch(() => null);
+    const old = answer?.status === 403;
     document.getElementById("offline").hidden = answer !== null;
+    document.getElementById("old").hidden = !old;
+    if (old) document.getElementById("log-in").href = `${root()}login?${new URLSearchParams({ next: here() })}`;
     if (!answer || !answer.ok) return;
     const { revision } = await answer.json();
     if (revision !== latest.revision) window.dash_clientside.set_props("revision", { data: revision });
@@ -108,6 +112,12 @@ window.dash_clientside.intertoken = {
     }
   },
   root: () => document.getElementById("page").dataset.root,
+  // The address of this view below the dashboard's root.
+  here: function () {
+    const { href, pathname, search } = window.location;
+    const { root } = window.dash_clientside.intertoken;
+    return pathname.slice(new URL(root(), href).pathname.length - 1) + search;
+  },
 
   // The runs of the view, updated only when they change.
   runsOf: function (view, before) {

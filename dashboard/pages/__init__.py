@@ -20,7 +20,7 @@ import logging
 import secrets
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial, wraps
 from itertools import groupby
@@ -38,11 +38,16 @@ from werkzeug.wrappers import Response as Answer
 from dashboard.pages.parts import inputs, named
 from dashboard.pages.runs import missing, shared_of
 from dashboard.reading.store import RunStore
+from dashboard.serving.files import only, plotly_file, with_hashes
 from dashboard.text import plain
 from dashboard.view import View
 from tracer.errors import IntertokenError
 
+_ASSETS: Final = Path(__file__).parents[1] / "assets"
 _MOST_LINES, _LONGEST_LINE = 100, 300
+_OLD: Final = (
+    "The dashboard was started anew with another token, so this page is no longer logged in. Its view is kept. "
+)
 _log = logging.getLogger(__name__)
 
 
@@ -116,11 +121,16 @@ class _App(Dash):
         several = isinstance(first, (list, tuple)) or any(isinstance(each, Output) for each in others)
         return lambda function: register(answering_markup(function, several=several))
 
+    libraries: Collection[str] = ()
+    """Component libraries of which the page has something; "" is in every page."""
+
     def interpolate_index(self, **parts: str) -> str:  # type: ignore[override]  # Dash calls it with all names
         own = self.config.requests_pathname_prefix
         first = own.removesuffix(self.config.routes_pathname_prefix[1:])
-        for name in ("css", "scripts", "favicon"):
-            parts[name] = parts[name].replace(f'"{own}', f'"{first}')
+        for name in ("css", "scripts"):
+            parts[name] = with_hashes(parts[name].replace(f'"{own}', f'"{first}'), _ASSETS)
+        parts["favicon"] = '<link rel="icon" href="data:,">'
+        parts["scripts"] = only(parts["scripts"], self.libraries)
         return str(super().interpolate_index(**parts))  # type: ignore[no-untyped-call]  # Dash has no types
 
 
@@ -130,7 +140,7 @@ def _app(server: Any, page: Page, prefix: str) -> Dash:
         server=server,
         routes_pathname_prefix=f"/{page.address}",
         requests_pathname_prefix=f"{prefix}/{page.address}",
-        assets_folder=str(Path(__file__).parents[1] / "assets"),
+        assets_folder=str(_ASSETS),
         title=f"{page.name} · intertoken",
         update_title=None,  # type: ignore[arg-type]  # Dash takes None for "never", its annotation says str
         serve_locally=True,
@@ -138,8 +148,10 @@ def _app(server: Any, page: Page, prefix: str) -> Dash:
         on_error=say_failure,
         prevent_initial_callbacks=True,  # what a page shows follows from its view, which comes later
         meta_tags=[{"name": "viewport", "content": "width=device-width, initial-scale=1"},
-                   {"name": "color-scheme", "content": "light dark"}],
+                   {"name": "color-scheme", "content": "light dark"}, {"name": "plotly", "content": plotly_file()}],
     )  # fmt: skip
+    parts: Iterable[Any] = html.Div(list(page.sections()))._traverse()  # type: ignore[no-untyped-call]  # Dash has no types
+    app.libraries = {"", *(part._namespace for part in parts if isinstance(part, Component))}
     app.index_string = app.index_string.replace("<html>", '<html lang="en">')
     return app
 
@@ -184,6 +196,7 @@ def _layout(page: Page, pages: Sequence[Page], upload_limit: int) -> Any:
         html.A("Skip to the content", href="#content", className="skip"),
         html.Header(header),
         html.P(offline, id="offline", role="alert", hidden=True, className="offline"),
+        html.P([_OLD, html.A("Log in", id="log-in")], id="old", role="alert", hidden=True, className="offline"),
         failure_place(),
         html.Div(id="missing", role="alert", className="missing"),
         html.Main(list(page.sections()), id="content", tabIndex="-1"),

@@ -16,13 +16,14 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from flask import Flask, Response, abort, redirect, render_template, request, session
-from flask.sessions import SecureCookieSessionInterface
+from flask.sessions import SecureCookieSessionInterface, SessionMixin
 from werkzeug.wrappers import Response as Answer
 
+from dashboard.serving.files import ASSETS, SUITES, is_file
 from dashboard.text import plain
 
 LOGIN: Final = "/login"
-_OPEN: Final = ("/assets/", "/healthz")
+_OPEN: Final = (ASSETS, SUITES, "/healthz")
 _COST: Final = {"n": 1 << 15, "r": 8, "p": 3, "maxmem": 1 << 26}
 """What a key costs with scrypt: 32 MiB and about 0.2 s (OWASP's Password Storage Cheat Sheet, 2024)."""
 _MOST_WRONG, _WINDOW, _MOST_ADDRESSES = 10, 60.0, 1_000
@@ -208,10 +209,14 @@ class Attempts:
 
 
 class _Sessions(SecureCookieSessionInterface):
-    """Sessions whose cookie, if set over TLS, is sent over TLS only."""
+    """Sessions whose cookie, if set over TLS, is sent over TLS only, and not set anew with files, which are for all."""
 
     def get_cookie_secure(self, app: Flask) -> bool:
         return request.is_secure
+
+    def save_session(self, app: Flask, session: SessionMixin, response: Answer) -> None:
+        if not is_file(request.path):
+            super().save_session(app, session, response)  # type: ignore[arg-type]  # werkzeug's class of answers
 
 
 def session_key(token: str) -> bytes:
@@ -262,7 +267,7 @@ def require_token(server: Flask, token: str, prefix: str) -> None:
         if request.method == "POST":
             return redirect(prefix + local_path(wanted), 303)
         # A link from elsewhere: a redirect would still count as from there, and the cookie would stay at home.
-        headers = {"Refresh": f"0; url={prefix}/", "Cache-Control": "no-store"}
+        headers = {"Refresh": f"0; url={prefix}{local_path(wanted)}", "Cache-Control": "no-store"}
         return Response('<!doctype html><link rel="icon" href="data:,">Logged in.', headers=headers)
 
     def refuse(given: str, wanted: str) -> Answer:

@@ -523,3 +523,40 @@ def test_one_of_several_engines_is_chosen_by_keyboard_and_by_its_link(page, tmp_
         page.says("said-of-all", "2 syncs a ")
         page.load(page.browser.current_url)
         page.says("said-of-all", "2 syncs a ")
+
+
+def test_a_page_whose_token_is_old_says_so_and_keeps_its_view_over_the_log_in(page, runs):
+    hosts = {"hosts": LOOPBACK}
+    with served(runs, Serving(token="the one before", **hosts)) as address:
+        page.load(f"{address}login?token=the+one+before&next=/%3Frun%3Da%26token%3D3", BARS)
+        page.linked("token=3")
+    with served(runs, Serving(token="the next one", **hosts)) as again:
+        assert again == address
+        page.until(lambda: page.one("#old").is_displayed(), "that it is old")
+        page.rest(500)
+        page.faults()  # the answers that say so
+        page.one("#log-in").click()
+        page.shows("input[name=token]")
+        page.enter("input[name=token]", "the next one", Keys.ENTER)
+        page.shows(BARS)
+        page.linked("run=a", "token=3")
+        assert not page.one("#old").is_displayed()
+        page.faults()
+        page.leave()
+
+
+def test_a_first_visit_is_packed_and_the_next_one_fetches_only_what_is_new(page, runs):
+    received = """
+        const entries = ["navigation", "resource"].flatMap((kind) => performance.getEntriesByType(kind));
+        return entries.reduce((sum, entry) => sum + (entry.name.endsWith("/revision") ? 0 : entry.transferSize), 0)
+    """
+    with served(runs, Serving(token="secret", hosts=LOOPBACK)) as address:
+        page.browser.execute_cdp_cmd("Network.clearBrowserCache", {})
+        page.load(f"{address}login?token=secret&next=/%3Frun%3Da", BARS)
+        page.rest(1500)
+        first = page.run(received)
+        page.load(f"{address}?run=a", BARS)
+        page.rest(1500)
+        assert 1_000_000 < first < 2_600_000
+        assert page.run(received) < 50_000
+        page.leave()

@@ -1,5 +1,6 @@
 """What the server answers, to whom, how soon; who gets in by the token; what callbacks may be sent."""
 
+import gzip
 import hashlib
 import json
 import logging
@@ -160,16 +161,49 @@ def test_redirects_say_no_scheme_and_no_host(runs):
         assert answer.status_code == 404 or re.match("/[a-z]", answer.headers["Location"]), address
 
 
-def test_all_pages_have_the_scripts_and_styles_of_the_first(runs):
+def test_all_pages_have_the_scripts_and_styles_of_the_first_and_only_libraries_that_they_use(runs):
     client = client_of(runs, prefix="/lab/tool")
     texts = [client.get(f"/{address}").text for address in ("graph/", "gap/", "")]  # a link may open any page first
-    first, *others = [re.findall(r'<(?:script|link rel="stylesheet") (?:src|href)="([^"]+)"', text) for text in texts]
+    graph, gap, first = [re.findall(r'<(?:script|link rel="stylesheet") (?:src|href)="([^"]+)"', t) for t in texts]
     assert len(first) > 20
-    assert all(other == first for other in others)
-    for address in first:
+    assert [each for each in first if "bootstrap" not in each] == [each for each in gap if "bootstrap" not in each]
+    assert ["cytoscape" in " ".join(each) for each in (graph, gap, first)] == [True, False, False]
+    assert ["ag_grid" in " ".join(each) for each in (graph, gap, first)] == [False, True, True]
+    for address in {*graph, *gap, *first}:
         assert address.startswith("/lab/tool/")
         with client.get(address.removeprefix("/lab/tool")) as answer:
             assert answer.status_code == 200, address
+            assert "immutable" in answer.headers["Cache-Control"], address
+
+
+def test_files_are_packed_and_kept_and_say_nothing_of_a_session(runs):
+    client = client_of(runs, **LOGIN)
+    assert "Set-Cookie" in client.get("/login?token=secret").headers
+    page = client.get("/", headers={"Accept-Encoding": "gzip"})
+    assert page.headers["Content-Encoding"] == "gzip"
+    text = gzip.decompress(page.data).decode()
+    for address in re.findall('(?:src|href)="(/(?:assets|_dash-component-suites)[^"]+)"', text):
+        with client.get(address, headers={"Accept-Encoding": "br, gzip"}) as packed, client.get(address) as whole:
+            is_small = len(whole.data) < 1000
+            assert packed.headers.get("Content-Encoding") == (None if is_small else "gzip")
+            assert (packed.data if is_small else gzip.decompress(packed.data)) == whole.data
+            for answer in (packed, whole):
+                assert "Set-Cookie" not in answer.headers
+                assert answer.headers["Vary"] == "Accept-Encoding"
+                assert answer.headers["Cache-Control"] == "public, max-age=31536000, immutable"
+    for address in ("/assets/page.js", "/assets/page.js?h=0123456789ab", "/assets/page.js?m=1"):
+        with client.get(address) as answer:
+            assert answer.headers["Cache-Control"] in ("no-cache", "private, no-cache"), address
+            tag = answer.headers["ETag"]
+        with client.get(address, headers={"If-None-Match": tag}) as again:
+            assert again.status_code == 304
+    with client.get("/_dash-component-suites/dash/dcc/async-graph.js", headers={"Accept-Encoding": "gzip"}) as chunk:
+        tag = chunk.headers["ETag"]
+    asked = {"Accept-Encoding": "gzip", "If-None-Match": tag}
+    assert client.get("/_dash-component-suites/dash/dcc/async-graph.js", headers=asked).status_code == 304
+    nobody = client_of(runs, **LOGIN)
+    assert nobody.get("/_dash-component-suites/dash/dcc/async-graph.js").status_code == 200
+    assert [nobody.get(address).status_code for address in ("/", "/_dash-layout", "/revision")] == [403] * 3
 
 
 def test_without_the_token_nothing_is_shown(runs):
@@ -191,6 +225,8 @@ def test_without_the_token_nothing_is_shown(runs):
 def test_the_token_opens_a_session_by_link_and_by_form(runs):
     answer = client_of(runs, prefix="/tool", **LOGIN).get("/login?token=secret")
     assert (answer.status_code, answer.headers["Refresh"]) == (200, "0; url=/tool/")
+    linked = client_of(runs, prefix="/tool", **LOGIN).get("/login?token=secret&next=/gap/%3Frun%3Da%26token%3D3")
+    assert linked.headers["Refresh"] == "0; url=/tool/gap/?run=a&token=3"
     cookie = answer.headers["Set-Cookie"]
     assert {"HttpOnly", "SameSite=Strict", "Path=/tool"} <= set(cookie.split("; "))
     assert "secret" not in cookie
