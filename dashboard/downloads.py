@@ -23,7 +23,7 @@ from flask import Flask, Response, abort, request, send_file
 from dashboard.figures import causes_of
 from dashboard.reading.answers import comparison_table
 from dashboard.reading.readers import Readers
-from dashboard.reading.run import Run, write_copy
+from dashboard.reading.run import Run, told, write_copy
 from dashboard.reading.store import RunStore
 from dashboard.report import report_page
 from dashboard.text import plain, safe_name
@@ -237,7 +237,8 @@ def _requested_view() -> View:
 def _chosen(store: RunStore) -> list[Run]:
     """The runs named by the address; aborts the request if there are none or too many."""
     keys = request.args.getlist("run")
-    runs = store.chosen(map(store.key_of, keys), _requested_view().rates) if len(keys) <= MOST_RUNS else []
+    view = _requested_view()
+    runs = told(store.chosen(map(store.key_of, keys), view.rates), view.basis) if len(keys) <= MOST_RUNS else []
     if not runs:
         abort(Response(f"Name one to {MOST_RUNS} existing runs: ?run=NAME\n", 404, mimetype="text/plain"))
     return runs

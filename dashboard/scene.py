@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from dashboard.figures import Plot
 from dashboard.figures import timeline as figures
+from dashboard.headline import tracing
 from dashboard.palette import COLOURS, KINDS, THEMES
 from dashboard.reading.run import Run
 from dashboard.text import duration
@@ -231,11 +232,12 @@ def _note(run: Run, token: int) -> str:
     at = tokens.clamp(token)
     gap = int(tokens.gap[at])
     parts = [run.summary.strategy or "", f"token {tokens.step[at]}"]
+    recorded = f"timeline: as recorded, {tracing(run)}" if run.overhead else "as recorded: inflated"
+    parts += [recorded] if run.inflated else []
     steps = None if run.gaps is None else run.gaps.idle.steps
     idle = [] if steps is None else steps.loc[steps["step"] == tokens.step[at], "idle"].tolist()
     parts += [f"idle {duration(idle[0])}"] if len(idle) == 1 else []  # on one device
     parts += [f"gap after it {duration(gap)}"] if gap >= 0 else ["no gap after it"]
-    parts += ["traced: times are inflated"] if run.inflated else []
     parts += ["kernels of the node pass, in proportion"] if run.node_kernels_note else []
     return figures.BETWEEN.join(p for p in parts if p)
 

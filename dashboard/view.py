@@ -244,6 +244,8 @@ Rates: TypeAlias = Annotated[tuple[Rate, ...], Field(max_length=MOST_RATES), _FO
 
 
 ALIGNMENTS: Final = {"end": "end of its compute", "launch": "launch of its compute", "start": "start of its compute"}
+BASES: Final = {"untraced": "untraced", "recorded": "as recorded"}
+"""How gap, idle time and rate are told -> its label: without the profiler where that is known, or with it."""
 THEME_NAMES: Final = ("auto", "light", "dark")
 GROUPINGS: Final = {
     "kind": "kind",
@@ -408,6 +410,7 @@ class View(Linked):
         ruler: the measured range, ns from time 0; both ends are equal until the second is chosen.
         rates: the given untraced rates, of visible runs or others.
         theme: one of `THEME_NAMES`.
+        basis: a key of `BASES`.
     """
 
     runs: Annotated[_Keys | None, several(MOST_RUNS).called("run")] = None
@@ -422,6 +425,7 @@ class View(Linked):
     rows: Annotated[Arrangement, part(Arrangement)] = Arrangement()
     rates: Rates = ()
     theme: Annotated[str, one_of(THEME_NAMES), WORD] = "auto"
+    basis: Annotated[str, one_of(BASES), WORD] = "untraced"
 
     def rated(self, run: str, steps_per_s: float | None) -> View:
         """The view with the engine's own rate of a run, None for none; raises like `with_rate`."""

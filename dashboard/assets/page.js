@@ -128,7 +128,7 @@ window.dash_clientside.intertoken = {
   // Links to other pages keep the selected runs, their rates, the token and the theme.
   carry: function (search, ...links) {
     window.dash_clientside.intertoken.latest.search = search ?? "";
-    const kept = new URLSearchParams([...new URLSearchParams(search)].filter(([name]) => ["run", "token", "theme", "rate"].includes(name)));
+    const kept = new URLSearchParams([...new URLSearchParams(search)].filter(([name]) => ["run", "token", "theme", "rate", "basis"].includes(name)));
     return links.map((link) => link.split("?")[0] + (kept.size ? "?" + kept : ""));
   },
 

@@ -18,6 +18,7 @@ import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
+from dashboard.headline import tracing
 from dashboard.palette import COLOURS, THEMES
 from dashboard.reading.run import Run
 from dashboard.text import duration, markup, microseconds, ticks
@@ -107,9 +108,14 @@ class Causes:
     untraced_us: Mapping[str, float] = field(default_factory=dict)
 
     @property
+    def shown_us(self) -> Mapping[str, float]:
+        """The causes without tracing where known."""
+        return self.untraced_us or self.causes_us
+
+    @property
     def total_us(self) -> float:
-        """The mean, µs."""
-        return sum(self.causes_us.values())
+        """The mean that is shown, µs."""
+        return sum(self.shown_us.values())
 
 
 def causes_of(runs: Sequence[Run]) -> list[Causes]:
@@ -119,15 +125,15 @@ def causes_of(runs: Sequence[Run]) -> list[Causes]:
         summary = run.summary
         if not summary.causes_us:
             continue
-        notes = [f"median {microseconds(summary.gap_p50_us)}"]
-        if summary.traced:
+        notes = ["mean"]
+        if not summary.untraced_causes_us:
+            notes.append(f"median {microseconds(summary.gap_p50_us)}")
             level = f" ({summary.graph_trace} level)" if summary.graph_trace != "none" else ""
-            notes.append(f"traced{level}: inflated")
-            if summary.estimated_untraced_gap_us is not None or summary.untraced_gap_us is not None:
-                untraced = summary.estimated_untraced_gap_us or microseconds(summary.untraced_gap_us)
-                notes.append(f"untraced {untraced}")
-        if summary.distortion is not None and summary.distortion != 1.0:
-            notes.append(f"tracing overhead × {summary.distortion:.2f}")
+            notes += [f"as recorded{level}: inflated"] if summary.traced else []
+        elif summary.untraced_gap_us is not None or summary.estimated_untraced_gap_us is not None:
+            notes.append(f"median {summary.estimated_untraced_gap_us or microseconds(summary.untraced_gap_us)}")
+        if summary.untraced_causes_us:
+            notes += ["untraced", *filter(None, [tracing(run)])]
         causes.append(Causes(run.name, summary.causes_us, " · ".join(notes), untraced_us=summary.untraced_causes_us))
     return causes
 
@@ -142,7 +148,7 @@ def idle_of(runs: Sequence[Run]) -> list[Causes]:
     for run, idle_us, causes_us in idling:
         notes = [f"{name} {microseconds(idle_us[place])}" for place, name in PLACES.items() if idle_us[place]]
         if run.inflated:
-            notes.append("traced: inflated")
+            notes.append("as recorded: inflated")
             notes += [f"median {microseconds(us)} untraced"] if (us := run.summary.untraced_idle_us) else []
             notes += [f"median untraced {wide}"] if (wide := run.summary.estimated_untraced_idle_us) else []
         by_cause = {cause: sum(causes_us[place][cause] for place in PLACES) for cause in CAUSE_COLOURS}
@@ -152,14 +158,18 @@ def idle_of(runs: Sequence[Run]) -> list[Causes]:
 
 def places_of(runs: Sequence[Run]) -> list[Causes]:
     """The causes of the idle time at each place where a run idles for a significant time."""
-    return [
-        Causes(f"{run.name}: {name}", idle.causes_us[place], f"{idle.idle_us[place] / idle.idle_us['mean']:.0%} of its "
-               f"idle time{', traced: inflated' if run.inflated else ''}", "it")
-        for run in runs
-        if run.gaps is not None and (idle := run.gaps.idle).idle_us
-        for place, name in PLACES.items()
-        if idle.idle_us[place] > _LEAST * idle.idle_us["mean"]
-    ]  # fmt: skip
+    causes = []
+    for run in runs:
+        if run.gaps is None or not run.gaps.idle.idle_us:
+            continue
+        idle_us, causes_us = run.gaps.idle.idle_us, run.gaps.idle.causes_us
+        places = [place for place in PLACES if idle_us[place] > _LEAST * idle_us["mean"]]
+        untraced = run.summary.untraced_causes_us if places == ["between_steps"] else {}
+        for place in places:
+            note = f"{idle_us[place] / idle_us['mean']:.0%} of its idle time"
+            note += ", untraced" if untraced else ", as recorded: inflated" if run.inflated else ""
+            causes.append(Causes(f"{run.name}: {PLACES[place]}", causes_us[place], note, "it", untraced))
+    return causes
 
 
 def causes_text(causes: Sequence[Causes]) -> str:
@@ -218,7 +228,7 @@ def _letters(width: int) -> int:
 
 
 def _bar(cause: str, runs: Sequence[Causes], longest: float, band: int) -> go.Bar:
-    values = [run.causes_us.get(cause, 0.0) for run in runs]
+    values = [run.shown_us.get(cause, 0.0) for run in runs]
     return go.Bar(
         name=cause,
         orientation="h",

@@ -15,18 +15,19 @@ from dash.exceptions import PreventUpdate
 from plotly.subplots import make_subplots
 
 from dashboard.figures import CAUSE_COLOURS, causes_figure, causes_height, causes_text, places_of
+from dashboard.headline import mean_gap, tracing
 from dashboard.pages import Page, in_browser, link, parts
 from dashboard.pages.runs import keep_options, opened_at_once, run_options, shown
 from dashboard.palette import COLOURS, THEMES
-from dashboard.reading.run import Run
+from dashboard.reading.run import Run, told
 from dashboard.reading.store import RunStore
 from dashboard.scene import range_of
 from dashboard.text import duration, markup, microseconds, plain
-from dashboard.view import MOST_RUNS, WORD, Linked, View, one_of, part, switched
+from dashboard.view import BASES, MOST_RUNS, WORD, Linked, View, one_of, part, switched
 from tracer.analysis.causes import CAUSES, PART_NAMES, PARTS
 from tracer.analysis.gaps import GapReport
-from tracer.analysis.interval import Interval
 from tracer.analysis.summary import Summary
+from tracer.reporting.headline import gap, idle
 
 ADDRESS: Final = "gap/"
 LONGEST: Final = 12  # number of gaps of each run in the table of the longest
@@ -61,6 +62,8 @@ def after(view: GapView, source: str, value: Any, scheme: str) -> GapView:
             return replace(view, shared=replace(view.shared, runs=runs))
         case "scale", str(scale) if scale in _SCALES:
             return replace(view, scale=scale)
+        case "basis", str(basis) if basis in BASES:
+            return replace(view, shared=replace(view.shared, basis=basis))
         case "theme", _:
             return replace(view, shared=replace(view.shared, theme=switched(view.shared.theme, scheme)))
     return view
@@ -72,7 +75,8 @@ def sections() -> list[Any]:
         dcc.Store(id="destination"),
         parts.section(
             "Gap between tokens",
-            [parts.choice("chosen", "Runs", multi=True, placeholder="Select one to six runs"), _scale()],
+            [parts.choice("chosen", "Runs", multi=True, placeholder="Select one to six runs"), _scale(),
+             parts.basis_switch()],
             html.Div("Loading the recordings …", id="nothing", className="empty", role="status"),
             html.Div(id="figures", className="scrolls", tabIndex=0, role="region", **parts.named("Gaps in figures")),
             html.Div(id="warnings"),
@@ -84,20 +88,22 @@ def sections() -> list[Any]:
         ),
         parts.section(
             "Causes, token by token",
-            ["Each bar is the gap after a token, or the mean of several. ▲: beyond the axis. "
+            ["As recorded. Each bar is the gap after a token, or the mean of several. ▲: beyond the axis. "
              "Click one to show it in the timeline."],
             parts.legend(CAUSE_COLOURS), parts.chart("steps", "Causes of the gap over the run"), key="steps-section",
         ),
         parts.section(
-            "Distribution", [], parts.chart("distribution", "Distribution of the gap"), key="distribution-section"
+            "Distribution", ["As recorded."], parts.chart("distribution", "Distribution of the gap"),
+            key="distribution-section",
         ),
         parts.section(
-            "Longest gaps", ["The longest gaps of each run, with links to the timeline."], parts.table_of("longest"),
+            "Longest gaps", ["As recorded: the longest gaps of each run, with links to the timeline."],
+            parts.table_of("longest"),
             key="longest-section",
         ),
         parts.section(
             "Causes of the gap",
-            ["As recorded: a traced recording's figures are inflated.",
+            ["Shares, medians and p90 as recorded: a traced recording's are inflated.",
              html.Button("Download CSV", id="download", className="button")],
             parts.table_of("made-of", "intertoken-gap-causes.csv"), key="made-of-section",
         ),
@@ -125,9 +131,10 @@ def _keep(app: Dash, store: RunStore) -> None:
         return replace(view, shared=replace(opened_at_once(view.shared, store), range=None, align="end"))
 
     parts.keep_view(
-        app, GapView, "chosen.value scale.value", ["theme"], "chosen.options chosen.value scale.value",
+        app, GapView, "chosen.value scale.value basis.value", ["theme"],
+        "chosen.options chosen.value scale.value basis.value",
         opened=opened, after=after,
-        show=lambda view: (run_options(store), shown(view.shared, store), view.scale),
+        show=lambda view: (run_options(store), shown(view.shared, store), view.scale, view.shared.basis),
     )  # fmt: skip
 
 
@@ -146,7 +153,7 @@ def _render(app: Dash, store: RunStore) -> None:
         if screen is None:
             raise PreventUpdate
         view, theme, width = GapView.from_data(data), str(screen["scheme"]), int(screen["width"])
-        chosen = store.chosen(view.shared.runs or (), view.shared.rates)
+        chosen = told(store.chosen(view.shared.runs or (), view.shared.rates), view.shared.basis)
         runs = [run for run in chosen if run.gaps is not None]
         panels, places = panels_of(runs), places_of(runs)
         style = {"height": f"{max(len(panels), 1) * _PANEL + _FOOT}px"}
@@ -206,7 +213,9 @@ def _warnings(runs: Sequence[Run]) -> list[html.P]:
 
 
 def _medians(runs: Sequence[Run]) -> str:
-    return "; ".join(f"{line['Run']}: p50 {line['p50']}, p90 {line['p90']}" for line in map(figures_of, runs))
+    return "; ".join(
+        f"{line['Run']}: mean {line['Mean gap']}, p50 {line['Median gap']}" for line in map(figures_of, runs)
+    )
 
 
 @dataclass(frozen=True)
@@ -345,16 +354,16 @@ def panels_of(runs: Sequence[Run]) -> list[GapPanel]:
             for device in sorted(map(int, devices)):
                 table = run.gaps.table[run.gaps.table["device"] == device]
                 name = plain(run.name, 60) + (f" · GPU {device}" if len(devices) > 1 else "")
-                panels.append(GapPanel(name, _note(run.gaps), table, run.key))
+                panels.append(GapPanel(name, _note(run, run.gaps), table, run.key))
     return panels
 
 
-def _note(report: GapReport) -> str:
+def _note(run: Run, report: GapReport) -> str:
     """A note on how the times were recorded."""
     if report.warning is None:
         return report.left_out or ""
-    distortion = f", tracing overhead × {report.distortion:.2f}" if report.distortion is not None else ""
-    return f"traced ({report.graph_trace} level): inflated{distortion}"
+    factor = f", {of}" if (of := tracing(run)) else ""
+    return f"as recorded ({report.graph_trace} level): inflated{factor}"
 
 
 def figures_of(run: Run) -> dict[str, str]:
@@ -363,16 +372,15 @@ def figures_of(run: Run) -> dict[str, str]:
     of = run.summary
     return {
         "Run": plain(run.name, 90),
-        "Idle p50": microseconds(of.idle_us.get("p50")),
-        "Idle p50 without tracing": _untraced(of, of.estimated_untraced_idle_us or of.untraced_idle_us),
+        "Mean gap": mean_gap(of).text,
+        "Median gap": gap(of).text,
+        "Median idle": idle(of).text,
+        "Tracing, × on the gap": "–" if run.overhead is None else f"{run.overhead:.1f}",
         "Gaps": f"{len(run.gaps.table):,}",
-        "p50": microseconds(of.gap_p50_us),
-        "p90": microseconds(of.gap_p90_us),
+        "p50 as recorded": microseconds(of.gap_p50_us),
+        "p90 as recorded": microseconds(of.gap_p90_us),
         "Host ahead, p50": _ahead(of),
-        "Mean": microseconds(of.gap_mean_us),
         "Recorded": f"traced, {of.graph_trace} level" if of.traced else "no profiler",
-        "Tracing overhead, ×": "–" if of.distortion is None else f"{of.distortion:.2f}",
-        "p50 without tracing": _untraced(of, of.estimated_untraced_gap_us or of.untraced_gap_us),
     }
 
 
@@ -381,14 +389,6 @@ def _ahead(of: Summary) -> str:
     if of.run_ahead is None:
         return "not known"
     return f"{microseconds(of.run_ahead['time_us']['p50'])}, {of.run_ahead['launches']['p50']:g} launches"
-
-
-def _untraced(of: Summary, us: Interval | float | None) -> str:
-    if not of.traced:
-        return "the same"
-    if us is None:
-        return "not known"
-    return microseconds(us) if isinstance(us, float) else str(us)
 
 
 def longest_of(runs: Sequence[Run], theme: str) -> list[dict[str, Any]]:

@@ -24,7 +24,7 @@ from dash.exceptions import PreventUpdate
 from dashboard.palette import CLEAR, COLOURS, HOLE_SWATCHES, NAMES
 from dashboard.reading.run import Run
 from dashboard.scene import limits_of, range_of, token_of
-from dashboard.view import Linked, View, span, switched, zoom
+from dashboard.view import BASES, Linked, View, span, switched, zoom
 from tracer.analysis.idle import PLACES
 from tracer.files.bounded import toml_of
 
@@ -244,6 +244,15 @@ def _column(
     own: dict[str, Any] = {"field": field, "headerName": header, "width": width, "headerTooltip": hint} | _KINDS[kind]
     own |= {"tooltipField": field} if kind in ("text", "wrapped") else {}
     return own | ({"valueFormatter": {"function": formatter}} if formatter else {}) | options
+
+
+def basis_switch() -> html.Div:
+    """The switch between figures without the profiler, where they are known, and as recorded."""
+    options = [{"value": key, "label": label} for key, label in BASES.items()]
+    items = dbc.RadioItems(id="basis", options=options, value="untraced", inline=True, className="choice")
+    return group(
+        "Gap, idle time and rate", html.Span("Times"), items, title="Without the profiler, where that is known"
+    )
 
 
 def rate_field() -> html.Label:

@@ -11,7 +11,7 @@ from dash.exceptions import PreventUpdate
 from flask import Flask, request
 
 from dashboard.pages.parts import HIDDEN, SHOWN, inputs, keep_view, outputs
-from dashboard.reading.run import Run
+from dashboard.reading.run import Run, told
 from dashboard.reading.store import RunStore
 from dashboard.text import plain
 from dashboard.view import MOST_RUNS, Linked, NoRate, View, rate_of, switched, text_of
@@ -60,9 +60,9 @@ def lead(view: View, store: RunStore) -> Run | None:
 
 
 def seen(store: RunStore, data: dict[str, Any] | None) -> tuple[View, list[Run]]:
-    """The view that a browser has sent, and those of its runs that are read."""
+    """The view that a browser has sent, and those of its runs that are read, with the figures of its switch."""
     view = View.from_data(data)
-    return view, store.ready(view.runs or (), view.rates)
+    return view, told(store.ready(view.runs or (), view.rates), view.basis)
 
 
 def missing(view: View, store: RunStore) -> list[str]:

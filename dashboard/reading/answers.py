@@ -318,9 +318,9 @@ def ask_against_base(store: RunStore, runs: Sequence[Run]) -> Future[list[Agains
     """Like `against_base`, but computed in the background; a run's measurement is shared by all its comparisons."""
 
     def recording_of(run: Run) -> Measured:
-        return store.background.now((run.recorded, "measured", run.rate), lambda: measured(run), _weight)
+        return store.background.now((run.recorded, "measured", run.state), lambda: measured(run), _weight)
 
-    question = "against", *((run.recorded, run.rate) for run in runs)
+    question = "against", *((run.recorded, run.state) for run in runs)
     return store.background.ask(
         _LANE, question, lambda: against_base(runs, recording_of), lambda answers: sum(map(_kept, answers))
     )

@@ -113,6 +113,7 @@ class Run:
         functions: the Python functions that the timeline shows, see `timeline.functions`; None for none.
         given_rate: the engine's own steps per second that a user gave; None for the rate in run.json.
         without_rate: the run without the rate; None if none was given.
+        is_as_recorded: whether no figure is corrected with a rate, see `as_recorded`.
     """
 
     key: str
@@ -129,6 +130,24 @@ class Run:
     given_rate: float | None = None
     rate_problem: str = ""
     without_rate: Run | None = field(default=None, repr=False)
+    is_as_recorded: bool = False
+
+    @cached_property
+    def as_recorded(self) -> Run:
+        """The run as its recording has it, without any untraced rate."""
+        if not self.inflated or self.gaps is None:
+            return self
+        run = replace(self, without_rate=self.without_rate or self, is_as_recorded=True)
+        gaps = self.gaps.at(None)
+        run.summary = rated(self.summary, gaps)
+        run.__dict__["gaps"] = gaps
+        return run
+
+    @property
+    def overhead(self) -> float | None:
+        """How many times longer tracing made the mean gap; None if the gap without tracing is unknown."""
+        of = self.summary
+        return of.gap_mean_us / of.untraced_gap_mean_us if of.gap_mean_us and of.untraced_gap_mean_us else None
 
     def at(self, steps_per_s: float) -> Run:
         """The run with the engine's own rate, used for its figures; the rate of another run is ignored."""
@@ -164,7 +183,7 @@ class Run:
     @property
     def rate(self) -> float | None:
         """The given rate, if it applies."""
-        return None if self.rate_problem else self.given_rate
+        return None if self.rate_problem or self.is_as_recorded else self.given_rate
 
     @property
     def rates(self) -> tuple[Rate, ...]:
@@ -182,6 +201,11 @@ class Run:
         return text if gained is None else f"{text}, which are {self.given_rate * gained:,.1f} tokens/s"
 
     @property
+    def state(self) -> Hashable:
+        """What distinguishes its figures from those of the same recording at another rate."""
+        return self.rate, self.is_as_recorded
+
+    @property
     def recorded(self) -> Hashable:
         """Identifies the recording without keeping it in memory; results that no rate changes are stored under it."""
         return ref(self.without_rate or self)
@@ -189,7 +213,8 @@ class Run:
     @property
     def identity(self) -> str:
         """Identifies the run on a page; it changes when the recording is read again and with the rate."""
-        return f"{self.key} {id(self.without_rate or self)} {text_of(self.rate)}".strip()
+        rate = "as recorded" if self.is_as_recorded else text_of(self.rate)
+        return f"{self.key} {id(self.without_rate or self)} {rate}".strip()
 
     @property
     def trace(self) -> Trace | None:
@@ -275,7 +300,10 @@ class Run:
             raise EmptyTraceError(f"{plain(self.name, LONGEST_NAME)} has no token steps")
         rates = () if self.rate is None else (self.rate,)
         name = plain(self.name, LONGEST_NAME)
-        return Recording.of_steps(self.trace, self.steps, name, within=self.within, rates=rates)
+        recording = Recording.of_steps(self.trace, self.steps, name, within=self.within, rates=rates)
+        if self.is_as_recorded:
+            recording.__dict__["gaps_at_rate"] = self.gaps
+        return recording
 
     @_Recorded
     def tokens(self) -> Tokens | None:
@@ -383,6 +411,11 @@ def at_rates(runs: Iterable[Run], rates: Iterable[Rate]) -> list[Run]:
     """The runs, with the given rates applied."""
     given = {rate.run: rate.steps_per_s for rate in rates}
     return [run.at(given[run.key]) if run.key in given else run for run in runs]
+
+
+def told(runs: Iterable[Run], basis: str) -> list[Run]:
+    """The runs with the figures of one state of the switch between them, a key of `view.BASES`."""
+    return [run.as_recorded if basis == "recorded" else run for run in runs]
 
 
 def same_work(one: Run, other: Run) -> bool:

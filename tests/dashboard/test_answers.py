@@ -368,10 +368,10 @@ def test_a_link_with_a_rate_gives_the_figures_of_the_command_with_it(client, rat
         link = View(runs=(name,), rates=(Rate(name, rate),)).query()
         facts, row = as_json("gaps", rated / name, "--untraced-steps-per-s", rate), rows(client, link)[name]
         gap = (facts["untraced_gap_us"] or {"p50": None})["p50"]
-        figures = "untraced_idle", "untraced_gap", "distortion", "rate"
-        assert [bare[name][key] for key in figures[:3]] == [None] * 3
+        figures = "untraced_idle", "untraced_gap", "rate"
+        assert [bare[name][key] for key in ("distortion", *figures[:2])] == [None] * 3
         idle = facts["untraced_idle_us"]["p50"]
-        assert [row[key] for key in figures] == [idle, gap, facts["distortion"], str(rate)]
+        assert [row[key] for key in figures] == [idle, gap, str(rate)]
         view = {"view.data": View.parse(link).data() | {"scale": "typical"}, **SCREEN}
         parts = ask(client, "gap/", "made-of.rowData", view)["made-of"]["rowData"]
         causes = {part["cause"]: part["untraced"] for part in parts[1:] if not part["part"]}

@@ -28,7 +28,7 @@ UNITS = {"ns": 1e-3, "µs": 1.0, "ms": 1e3, "s": 1e6, None: 1.0}
 COUNTS, SHOWN = ("syncs", "copies", "launches"), ("Host syncs", "Copies", "Launches")
 SPEEDS = {"Tokens/s": "tokens_per_s", "Tokens/s as recorded": "traced_tokens_per_s",
           "Steps/s as recorded": "steps_per_s", "Tracing overhead, ×": "distortion"}  # fmt: skip
-GAPS = {"p50": "gap_p50_us", "p90": "gap_p90_us", "Mean": "gap_mean_us"}
+GAPS = {"p50 as recorded": "gap_p50_us", "p90 as recorded": "gap_p90_us"}
 
 
 @pytest.fixture(scope="module", params=NAMES)
@@ -69,17 +69,21 @@ def or_low(info, of):
 def test_the_page_says_it(told):
     info, shown = told.info, row(told.run)
     rate = info["tokens_per_s"] if info["tokens_per_s"] is not None else info["traced_tokens_per_s"]
+    untraced = info.get("untraced_gap_mean_us")
+    factor = info["gap_mean_us"] / untraced if untraced and info["gap_mean_us"] else None
     expected = {
         "strategy": info["strategy"] or "", "tokens_per_s": rate, "idle_p50": info["idle_us"]["p50"],
         "gap_p50": info["gap_p50_us"], "gap_p90": info["gap_p90_us"], "untraced_gap": info["untraced_gap_us"],
-        "distortion": info["distortion"], "signature": info["signature"], "level": info["graph_trace"],
+        "distortion": factor, "signature": info["signature"], "level": info["graph_trace"],
         "traced": info["traced"], **{kind: info[f"{kind}_per_token"] for kind in COUNTS},
         "steps_per_s": info["steps_per_s"] if rate is None else None,
     }  # fmt: skip
     assert {key: shown[key] for key in expected} == expected
     line = figures_of(told.run)
-    for heading, value in {**GAPS, "Tracing overhead, ×": "distortion"}.items():
+    for heading, value in GAPS.items():
         assert says(line[heading], info[value]), heading
+    assert says(line["Tracing, × on the gap"], factor)
+    assert says(line["Mean gap"], untraced if untraced and info["traced"] else info["gap_mean_us"])
     parts = made_of([told.run])[1:]
     (causes,) = causes_of([told.run])
     assert {part["cause"]: part["mean"] for part in parts if not part["part"]} == causes.causes_us == info["causes_us"]

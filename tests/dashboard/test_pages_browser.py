@@ -41,7 +41,7 @@ def samples(tmp_path_factory):
 
 def test_the_gap_its_longest_and_their_place_in_the_timeline(page, samples):
     page.visit(f"{samples}gap/?run={TRACED}&run={OURS}&theme=light")
-    for key, words in (("figures", "78.1 µs"), ("figures", "1.05"), ("made-of", "inside a launch call")):
+    for key, words in (("figures", "78.2 µs"), ("figures", "2.3"), ("made-of", "inside a launch call")):
         page.says(key, words)
     page.until(lambda: {"sync", "launch", "host"} <= {*page.run("traces", "steps")}, "causes")
     page.until(lambda: page.run("traces", "distribution"), "a distribution")
@@ -523,6 +523,27 @@ def test_one_of_several_engines_is_chosen_by_keyboard_and_by_its_link(page, tmp_
         page.says("said-of-all", "2 syncs a ")
         page.load(page.browser.current_url)
         page.says("said-of-all", "2 syncs a ")
+
+
+def test_one_switch_for_the_gap_of_all_figures(page, bundled):
+    page.visit(f"{bundled}{link(LLAMA_TWO)}&theme=light", BARS)
+    page.says("compare-words", "mean gap from 78.2 to 58.5 µs")
+    page.says("chips", "mean gap 78.2 µs")
+    page.until(lambda: "78.2 µs" in page.text("causes"), "the mean in the figure")
+    page.until(lambda: any("timeline: as recorded" in text for text in page.drawn("heading")), "what the timeline is")
+    assert page.all(".matrix .change.unsure")
+    page.run("document.querySelector('#basis input[value=recorded]').click()")
+    page.linked("basis=recorded")
+    page.says("chips", "gap 149.2 µs ▲")
+    page.says("compare-words", "gaps of 149.2 and 117.8 µs")
+    page.until(lambda: "182 µs" in page.text("causes"), "the mean in the figure")
+    assert "78.2" not in page.run("return document.body.innerText")
+    page.click_on("#page-gap")
+    page.linked("gap/", "basis=recorded")
+    page.says("figures", "181.9 µs ▲")
+    page.run("document.querySelector('#basis input[value=untraced]').click()")
+    page.says("figures", "78.2 µs")
+    page.unlinked("basis=")
 
 
 def test_a_page_whose_token_is_old_says_so_and_keeps_its_view_over_the_log_in(page, runs):

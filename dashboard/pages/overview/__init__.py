@@ -41,7 +41,7 @@ _BUTTONS = (
     *("zoom-in", "zoom-out", "pan-left", "pan-right", "theme"),
     *("find-on", "find-back", "measure", "sum"),
 )
-_FIELDS = ("token", "align", "timeline", "find", "only", "asked")
+_FIELDS = ("token", "align", "timeline", "find", "only", "asked", "basis")
 _MOMENT = 0.3  # seconds in which a few small recordings are read, so that the table is sent once
 _WANTED = 1.5  # seconds in which those of a link are read, so that they are drawn once
 _HIDDEN, _SHOWN = {"display": "none"}, {"display": "block"}
@@ -204,11 +204,11 @@ def _reduce(app: Dash, store: RunStore) -> None:
     @app.callback(
         parts.outputs(
             "view.data url.search runs.selectedRows token.value token.max token-label.children align.value "
-            "runs.scrollTo pressed.data find.value only.value"
+            "runs.scrollTo pressed.data find.value only.value basis.value"
         ),
         parts.inputs(
             "listed.data followed.data runs.eventData token.value align.value timeline.relayoutData find.value "
-            f"only.value asked.data {parts.clicks(_BUTTONS)}",
+            f"only.value asked.data basis.value {parts.clicks(_BUTTONS)}",
             states="pressed.data runs.selectedRows view.data screen.data url.search",
         ),
     )
@@ -256,6 +256,7 @@ def _reduce(app: Dash, store: RunStore) -> None:
             if opens or ("asked.data" in triggered and (fields["asked"] or {}).get("what") == "find")
             else no_update,
             view.rows.only if opens or not view.rows.only else no_update,
+            view.basis,
         )
 
 
@@ -391,7 +392,8 @@ def _fill_downloads(app: Dash, store: RunStore) -> None:
 def download_rows(runs: Sequence[Run], view: View) -> list[html.Tr]:
     """A row of links per table, the report and the recordings; only the table of all runs if none is selected."""
     every = View(rates=view.rates).query()
-    of_chosen = View(tuple(run.key for run in runs), rates=tuple(rate for run in runs for rate in run.rates))
+    rates = tuple(rate for run in runs for rate in run.rates)
+    of_chosen = View(tuple(run.key for run in runs), rates=rates, basis=view.basis)
     chosen = of_chosen.query()
     has_graph = any(run.graph_file is not None for run in runs)
     shown = {name: table for name, table in TABLES.items() if name == "runs" or (has_graph if table.of_graph else runs)}

@@ -21,6 +21,7 @@ from dashboard.timeline.align import token_range
 from dashboard.timeline.layout import Panel, all_groups, moved, places_of, toggled
 from dashboard.view import (
     ALIGNMENTS,
+    BASES,
     FURTHEST,
     GROUPINGS,
     MOST_BOOKMARKS,
@@ -91,6 +92,8 @@ def after(view: View, action: Action, runs: Sequence[Run], scheme: str = "light"
             return replace(view, token=min(max(number, 0), FURTHEST))
         case Action("align", str(how)) if how in ALIGNMENTS:
             return replace(view, align=how)
+        case Action("basis", str(basis)) if basis in BASES:
+            return replace(view, basis=basis)
         case Action("find", text) if text is None or isinstance(text, str):
             return replace(view, find=words_of(text))
         case Action("only", text) if text is None or isinstance(text, str):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -18,6 +18,7 @@ import plotly.graph_objects as go
 from dash import ALL, Dash, Input, Output, State, ctx, dcc, html, no_update
 from dash.exceptions import PreventUpdate
 
+from dashboard.headline import by_mean, mean_gap, mean_idle, sentence_of
 from dashboard.pages.parts import HIDDEN, SHOWN, asking, button, chart, choice, inputs, named, outputs, poll, visible
 from dashboard.pages.runs import seen
 from dashboard.palette import COLOURS, THEMES
@@ -26,9 +27,10 @@ from dashboard.reading.run import LONGEST_NAME, SAME, Run, is_pass
 from dashboard.reading.store import RunStore, known
 from dashboard.text import apart, markup, plain
 from dashboard.view import MOST_RUNS, View
-from tracer.reporting.compare import Row, matrix
-from tracer.reporting.compare_words import phrases
-from tracer.reporting.headline import Figure, gap, idle, rate, sentence
+from tracer.analysis.compare import DISTORTION, Line
+from tracer.reporting.compare import Cell, Row, matrix
+from tracer.reporting.compare_words import Phrase, phrases
+from tracer.reporting.headline import Figure, gap, idle, rate
 
 _MAKE_BASE: Final = "make-base"
 _ROOM: Final = 2  # lines
@@ -114,7 +116,7 @@ def _outputs(runs: Sequence[Run], answer: list[Against] | str | None, awaited: i
         return answer, HIDDEN, None, "", []
     if len(runs) == 1:
         of, name = runs[0].summary, _name(runs[0])
-        words = [html.P(f"{plain(sentence(of, name), 1000)}.", className="answer")]
+        words = [html.P(f"{plain(sentence_of(runs[0], name), 1000)}.", className="answer")]
         notes = [f"{text}." for text in (of.warning, of.left_out, of.problem) if text]
         return words, SHOWN, _table_alone(runs[0]), "", _items_of(notes)
     shown = visible(any(one.comparison for one in answer))
@@ -171,10 +173,18 @@ def _sentence(number: int, against: Against, short: Mapping[str, str]) -> list[A
     if against.comparison is None:
         return [f"{short[other]}: {plain(against.problem)}."]
     return [
-        html.A(phrase.text, href=f"#{_cell_id(number, phrase.figure)}", className="figure") if phrase.figure
+        html.A(_text(phrase, against), href=f"#{_cell_id(number, phrase.figure)}", className="figure") if phrase.figure
         else _with_names(phrase.text, {name: short[name] for name in (base, other)})
         for phrase in phrases(against.comparison)
     ]  # fmt: skip
+
+
+def _text(phrase: Phrase, against: Against) -> str:
+    """A phrase, with what tracing does to the gap in place of what it does to the period."""
+    if phrase.figure != DISTORTION:
+        return phrase.text
+    factors = [f"× {run.overhead:.1f}" for run in (against.base, against.other) if run.overhead]
+    return f"tracing {' and '.join(dict.fromkeys(factors))} on the gap" if factors else "with what the profiler adds"
 
 
 def _with_names(text: str, short: Mapping[str, str]) -> Any:
@@ -199,10 +209,27 @@ def table_of(answers: Sequence[Against]) -> html.Table | None:
     ]
     if len(runs) > _BESIDE:
         lines = [line for line in lines if {line.base, *(cell.text for cell in line.cells)} not in _NOTHING]
-    rows = [_row(line, [number for number, _ in compared]) for line in lines]
+    lines = [line if line.figure != DISTORTION else _overheads(line, runs) for line in lines]
+    lines = [line for line in lines if line.figure != DISTORTION or {line.base, *(c.text for c in line.cells)} != {"–"}]
+    known = [(number, one.comparison) for number, one in compared if one.comparison is not None]
+    unsure = {(number, line.figure) for number, comparison in known for line in comparison.lines() if _is_unsure(line)}
+    rows = [_row(line, [number for number, _ in compared], unsure) for line in lines]
     return html.Table(
         [html.Thead(html.Tr([html.Th("per token", scope="col"), *heads])), html.Tbody(rows)], className="figures matrix"
     )
+
+
+def _overheads(line: Row, runs: Sequence[Run]) -> Row:
+    """The row of what tracing does to the gaps of these runs."""
+    base, *others = ["–" if run.overhead is None else f"{run.overhead:.1f}" for run in runs]
+    return Row(DISTORTION, "Tracing overhead on the gap, ×", base, [Cell(text) for text in others])
+
+
+def _is_unsure(line: Line) -> bool:
+    """Whether the interval of a difference holds none, so that no direction is told."""
+    if line.change is None or line.change.bounds is None:
+        return False
+    return line.change.bounds[0] <= (1.0 if line.is_rate else 0.0) <= line.change.bounds[1]
 
 
 def _table_alone(run: Run) -> html.Table | None:
@@ -210,7 +237,9 @@ def _table_alone(run: Run) -> html.Table | None:
     of = run.summary
     per_token = {"Syncs": of.syncs_per_token, "Copies": of.copies_per_token, "Launches": of.launches_per_token}
     said = {
-        "Idle p50": idle(of).text, "Gap p50": gap(of).text, "Rate": rate(of).text,
+        **({"Idle mean": mean_idle(of).text, "Gap mean": mean_gap(of).text} if by_mean([run])
+           else {"Idle p50": idle(of).text, "Gap p50": gap(of).text}),
+        "Rate": rate(of).text,
         "GPU busy, a step": Figure(of.busy_us, "µs", of.traced).text,
         **{f"{what} per token": f"{count:g}" for what, count in per_token.items() if count is not None},
     }  # fmt: skip
@@ -218,11 +247,12 @@ def _table_alone(run: Run) -> html.Table | None:
     return html.Table(html.Tbody(rows), className="figures matrix") if of.steps is not None else None
 
 
-def _row(line: Row, numbers: Sequence[int]) -> html.Tr:
+def _row(line: Row, numbers: Sequence[int], unsure: Collection[tuple[int, str]]) -> html.Tr:
     cells = [html.Th(line.label, scope="row"), html.Td(line.base)]
     for number, cell in zip(numbers, line.cells, strict=True):
         cells.append(html.Td(cell.text, id=_cell_id(number, line.figure), tabIndex="-1"))
-        cells.append(html.Td(html.Span(cell.change), className="change largest" if cell.is_largest else "change"))
+        look = "largest" if cell.is_largest else "unsure" if (number, line.figure) in unsure else ""
+        cells.append(html.Td(html.Span(cell.change), className=f"change {look}".strip()))
     return html.Tr(cells)
 
 

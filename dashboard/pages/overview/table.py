@@ -12,10 +12,11 @@ import dash_ag_grid as dag
 from dash import Dash, Input, Output, dcc, html, no_update
 from dash.exceptions import PreventUpdate
 
+from dashboard.headline import by_mean, mean_gap, mean_idle
 from dashboard.pages import in_browser
 from dashboard.pages.graph import GraphView
-from dashboard.pages.parts import SORTABLE, inputs, named, outputs, table_columns
-from dashboard.reading.run import Run
+from dashboard.pages.parts import SORTABLE, basis_switch, inputs, named, outputs, table_columns
+from dashboard.reading.run import Run, told
 from dashboard.reading.store import RunStore
 from dashboard.text import apart, plain
 from dashboard.view import NoRate, View, rate_of, text_of
@@ -29,6 +30,10 @@ _MEANING: Final = {
     "idle": "Idle time of a device in the median step; ▲: traced, so inflated",
     "gap": "Median inter-token gap; ▲: traced, so inflated",
     "rate": "Steps per second; ▲: traced",
+}
+_MEANS: Final = {
+    "idle": "Mean idle time of a device in a step; ▲: traced, so inflated",
+    "gap": "Mean inter-token gap: a rate is a mean, so the median without tracing is not known; ▲: traced, so inflated",
 }
 
 _LONGEST = 90
@@ -127,7 +132,7 @@ def row(run: Run) -> dict[str, Any]:
         "signature": plain(summary.signature or "", 300),
         "problem": plain((summary.problem or "").removeprefix(f"{run.path}: "), 300),
         "device": plain(summary.gpu or summary.backend, 40),
-        "distortion": summary.distortion,
+        "distortion": run.overhead,
         "level": summary.graph_trace or "",
         "graph": f"[show]({GraphView(run=run.key, rates=run.rates).link()})" if run.graph_file is not None else "",
         "readable": run.steps is not None,
@@ -213,6 +218,7 @@ def strip() -> html.Div:
             html.H2("Runs"),
             html.Ul(id="chips", className="chips", **named("Selected runs; the first is the base")),
             html.P("Looking for recordings …", id="reading-said", role="status", className="hint"),
+            basis_switch(),
             html.Button("Add recordings …", id="add", className="button upload",
                         title="Upload recordings, or drop them anywhere on the page"),
             html.Button("All runs", id="runs-open", className="button folds", **controls,
@@ -234,7 +240,7 @@ def _fill_strip(app: Dash, store: RunStore) -> None:
     def fill(_: Any, __: Any, data: dict[str, Any] | None, before: Any) -> tuple[Any, ...]:
         view = View.from_data(data)
         keys = view.runs or ()
-        ready = {run.key: run for run in store.ready(keys, view.rates)}
+        ready = {run.key: run for run in told(store.ready(keys, view.rates), view.basis)}
         shown = [ready.get(key, key) for key in keys if key in (*ready, *store.awaited(keys))]
         there = store.progress().total
         chipped = [len(shown), there, *(one if isinstance(one, str) else one.identity for one in shown)]
@@ -247,19 +253,23 @@ def chips(shown: Sequence[Run | str]) -> list[html.Li]:
     """A chip for each run, and for each key whose recording is not read yet."""
     names = [one if isinstance(one, str) else one.name for one in shown]
     short = apart(names, _LONGEST_ON_CHIP if len(names) <= 2 else _SHORT_ON_CHIP)
+    mean = by_mean([one for one in shown if isinstance(one, Run)])
     return [
         html.Li([html.B(name), " is loading …"]) if isinstance(one, str)
-        else _chip(one, name, is_base=not at and len(shown) > 1)
+        else _chip(one, name, is_base=not at and len(shown) > 1, mean=mean)
         for at, (one, name) in enumerate(zip(shown, short, strict=True))
     ]  # fmt: skip
 
 
-def _chip(run: Run, name: str, is_base: bool) -> html.Li:
-    told = headline(run.summary)
+def _chip(run: Run, name: str, is_base: bool, mean: bool) -> html.Li:
+    says = headline(run.summary) | (
+        {"idle": mean_idle(run.summary).text, "gap": mean_gap(run.summary).text} if mean else {}
+    )
+    of = "mean " if mean else ""
     figures: list[Any] = [
-        html.Span([html.Span(f"{label} ", className="about"), told[label]] if label in ("idle", "gap") else told[label],
-                  title=_MEANING[label], className=f"of-{label}")
-        for label in told
+        html.Span([html.Span(f"{of}{label} ", className="about"), text] if label in ("idle", "gap") else text,
+                  title=(_MEANS if mean else _MEANING).get(label, _MEANING[label]), className=f"of-{label}")
+        for label, text in says.items()
     ]  # fmt: skip
     if run.summary.traced:
         leads: dict[str, Any] = {"data-rate": run.key}
