@@ -21,12 +21,12 @@ from flask import Flask
 
 from dashboard import pages
 from dashboard.downloads import add_downloads
+from dashboard.files import add_packing
 from dashboard.pages import Page, add_missing, add_pages
 from dashboard.pages.runs import read_linked
 from dashboard.reading.store import DEEPEST, RunStore
 from dashboard.serving import Serving
 from dashboard.serving.callbacks import check_callbacks, check_queries
-from dashboard.serving.files import add_packing
 from dashboard.serving.guard import content_security_policy, guard, require_token
 from dashboard.serving.uploads import Inbox, add_uploads
 from tracer.stored import Cache

@@ -17,7 +17,7 @@ FIRST = ("errors", "compiled", "text", "notes", "extensions", "progress")
 LAST = ("command_options", "record_python", "commands", "pytest_recording", "pytest_plugin", "cli")
 ORDER = {
     dashboard: (
-        "text", "palette", "view", "timeline", "reading", "headline", "figures", "scene", "report", "downloads", "pages", "serving",
+        "text", "palette", "view", "timeline", "reading", "headline", "files", "figures", "scene", "report", "downloads", "pages", "serving",
         "app", "notebook", "cli", "commands",
     ),
     executor: ("names", "graph", "planning", "backends", "scheduling", "run", "commands"),

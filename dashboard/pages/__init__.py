@@ -35,10 +35,10 @@ from flask import Flask, Response, render_template, request
 from werkzeug.exceptions import HTTPException, NotFound
 from werkzeug.wrappers import Response as Answer
 
+from dashboard.files import only, plotly_file, with_hashes
 from dashboard.pages.parts import inputs, named
 from dashboard.pages.runs import missing, shared_of
 from dashboard.reading.store import RunStore
-from dashboard.serving.files import only, plotly_file, with_hashes
 from dashboard.text import plain
 from dashboard.view import View
 from tracer.errors import IntertokenError

@@ -19,7 +19,7 @@ from flask import Flask, Response, abort, redirect, render_template, request, se
 from flask.sessions import SecureCookieSessionInterface, SessionMixin
 from werkzeug.wrappers import Response as Answer
 
-from dashboard.serving.files import ASSETS, SUITES, is_file
+from dashboard.files import ASSETS, SUITES, is_file
 from dashboard.text import plain
 
 LOGIN: Final = "/login"
