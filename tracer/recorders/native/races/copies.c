@@ -63,9 +63,10 @@ static Copying begin(enum Call call, const void *caller, const Shape *shape, Str
 static Result end(Copying *copying, Result result) {
     copying->before = inside();
     Slot *slot = copying->slot;
+    Row *row = slot ? witness_row(slot) : NULL;
     witness_behind(slot, copying->given, result);
     stream_leave(copying->stream);
-    if (slot && result == SUCCESS) witness_drained(slot, drain(copying->stream, copying->given));
+    if (slot && result == SUCCESS) witness_drained(slot, drain(copying->stream, copying->given, row));
     outside(copying->before);
     return result;
 }
@@ -324,9 +325,9 @@ static int is_read_during_call(const BatchAttributes *attributes, const size_t *
     return attributes[which].order == DURING_CALL;
 }
 
-static void begin_batch(Batch *batch, enum Call call, const void *caller, const DevicePointer *d, const DevicePointer *f,
-                        const size_t *sizes, size_t count, const void *attributes, const size_t *indices,
-                        size_t attribute_count, Stream given) {
+static void begin_batch(Batch *batch, enum Call call, const void *caller, const DevicePointer *d,
+                        const DevicePointer *f, const size_t *sizes, size_t count, const void *attributes,
+                        const size_t *indices, size_t attribute_count, Stream given) {
     StreamState *stream;
     batch->count = batch->fetches = 0;
     batch->copying = (Copying){inside(), stream = stream_of(given), given, NULL};
@@ -366,7 +367,7 @@ static Result end_batch(Batch *batch, Result result) {
         fetch(copying->stream, batch->number, &batch->fetched[i], batch->rows[i]);
     stream_leave(copying->stream);
     if (result == SUCCESS && batch->count) {
-        enum Drained how = drain(copying->stream, copying->given);
+        enum Drained how = drain(copying->stream, copying->given, NULL);
         for (unsigned i = 0; i < batch->count; i++) witness_drained(batch->slots[i], how);
     }
     outside(copying->before);

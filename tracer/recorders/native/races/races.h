@@ -141,6 +141,7 @@ typedef struct Slot Slot;
 Slot *witness_before(const Shape *shape, StreamState *stream, Row *row, int is_excused); /* NULL: not watched */
 void witness_behind(Slot *slot, Stream stream, Result result);                           /* with the stream's lock */
 enum Drained { NOT_DRAINED, DRAINED, GAVE_UP, GAVE_UP_GATED };
+Row *witness_row(const Slot *slot);
 void witness_drained(Slot *slot, enum Drained how);
 void witness_check(void); /* compare what has arrived */
 void witness_settle(int64_t most_ns);
@@ -156,7 +157,7 @@ void *pinned_gates(DevicePointer *device);
 int witness_has_memory(void);
 
 /* drain.c */
-enum Drained drain(StreamState *stream, Stream handle);
+enum Drained drain(StreamState *stream, Stream handle, const Row *row);
 
 /* digest.c: results that the program fetches */
 typedef struct {

@@ -302,6 +302,8 @@ void witness_behind(Slot *slot, Stream stream, Result result) {
     log_count(LOGGED_witness_refused, 1);
 }
 
+Row *witness_row(const Slot *slot) { return slot->row; }
+
 void witness_drained(Slot *slot, enum Drained how) {
     if (slot) atomic_store(&slot->drained, how);
 }
