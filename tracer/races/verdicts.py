@@ -183,6 +183,9 @@ def _of_bad(runs: Runs, key: int, bad: Sequence[tuple[Pass, Counter[str]]], copi
         return "candidate", f"{share}; the program was not run drained, for the budget", "", smallest, copies
     drained = runs.of("drain")[0].counts(key)
     waits = f"{drained['bad_drained']:,} of {drained['drained']:,} where the host waited for the stream"
+    in_vain = drained["given_up"] + drained["gated"] if drained["bad_given_up"] + drained["bad_gated"] else 0
+    if drained["drained"] > in_vain and not drained["bad_drained"]:
+        return "race", f"{share}; {waits}", "bytes", smallest, copies
     if drained["bad_given_up"]:
         why = f"{share}; the stream did not become idle, so it is open whether a wait would help"
         return "candidate", why, "", smallest, copies
@@ -191,8 +194,6 @@ def _of_bad(runs: Runs, key: int, bad: Sequence[tuple[Pass, Counter[str]]], copi
         return "ordered by design", why, "", smallest, copies
     if not drained["drained"]:
         return "candidate", f"{share}; no copy was made drained", "", smallest, copies
-    if not drained["bad_drained"]:
-        return "race", f"{share}; {waits}", "bytes", smallest, copies
     if 2 * drained["bad_drained"] * worst["checked"] >= _bad(worst) * drained["drained"]:
         why = f"{share}; {waits} as well: work before the copy fills its source"
         return "ordered by design", why, "", smallest, copies
