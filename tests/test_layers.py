@@ -17,8 +17,8 @@ FIRST = ("errors", "compiled", "text", "notes", "extensions", "progress")
 LAST = ("command_options", "record_python", "commands", "pytest_recording", "pytest_plugin", "cli")
 ORDER = {
     dashboard: (
-        "text", "palette", "view", "timeline", "reading", "headline", "files", "figures", "scene", "report", "downloads",
-        "pages", "serving", "app", "notebook", "cli", "commands",
+        "text", "palette", "view", "timeline", "reading", "headline", "files", "figures", "scene", "report",
+        "downloads", "pages", "serving", "app", "notebook", "cli", "commands",
     ),
     executor: ("names", "graph", "planning", "backends", "scheduling", "run", "commands"),
     tracer: (
