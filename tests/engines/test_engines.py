@@ -15,6 +15,7 @@ from tests.engines.known_wrong import KNOWN_WRONG
 from tests.engines.machine import Costs, Graph, Host, Kernel, Machine
 from tests.engines.recorded import GRAPH, NODE
 from tests.engines.truth import DECODE, truth_of
+from tracer.analysis.recording import Recording
 
 FEW = 50
 DRAWS = int(os.environ.get("INTERTOKEN_DRAWS", FEW))
@@ -62,3 +63,10 @@ def test_truths_are_those_of_a_machine_whose_every_time_is_known() -> None:
     assert nodes.idle == [1848 - 300 - 50] * 2
     assert whole.causes_us == pytest.approx({"launch": 0.052, "copy": 0.9, "sync": 0.042, "host": 0.501})
     assert (whole.steps, whole.syncs) == (3, [1, 1, 1])
+
+
+def test_a_jump_of_the_devices_clock_that_no_wait_proves_is_a_doubt() -> None:
+    """The recorder does not tell what waits are for; from the jump on, work begins 3 ms after its launch."""
+    trace, _ = KINDS["device_clock_jumps"](seeded("device_clock_jumps", 35))
+    (doubt,) = Recording(trace, "simulated").steps.doubts
+    assert doubt.endswith("µs or more after its launch, though it idles: its clock may have jumped")

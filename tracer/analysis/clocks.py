@@ -57,6 +57,8 @@ LEAST_JUMP_NS: Final = 100_000_000
 slewing it."""
 _LEAST_JUMP_STEPS: Final = 20
 _EARLY: Final = 2.0  # times the work of a step: in flight when a recording begins
+_LATE_NS: Final = 2 * AHEAD_TOLERANCE_NS
+"""Work that an idle device begins later than this after its launch is late."""
 _SEVERAL: Final = 4  # waits or launches, so that a clock is said to differ
 _TO_HOST: Final = "memcpy DtoH"
 _USUAL: Final = 8  # activities with one name, so that their median is a usable duration
@@ -136,7 +138,7 @@ def doubts(trace: Trace, steps: Steps, calls: Calls | None = None) -> list[Doubt
         *_contradicting(trace, steps),
         *_inexact(trace, activities, call),
         *_paused(trace, steps),
-        *_apart(trace, steps, activities, call, calls),
+        *(list(_apart(trace, steps, activities, call, calls)) or _late(trace, steps, activities, call)),
         *_jumps(trace, steps, activities),
         *_lost(trace, steps, activities, call, calls),
         *(
@@ -237,6 +239,35 @@ def _apart(trace: Trace, steps: Steps, activities: Activities, call: Ints, calls
             yield Doubt(why, of_steps[of_steps >= 0])
         else:
             yield Doubt(f"{why}; parts of gaps and waits have at least that error", _NO_ROWS)
+
+
+def _late(trace: Trace, steps: Steps, activities: Activities, call: Ints) -> Iterator[Doubt]:
+    """Where a device begins all work late from some launch on, and idles before it: its clock may have jumped. No wait
+    proves it, where a recorder does not tell what waits are for.
+
+    Example: 40 steps begin 4 µs after their launch, and the ten behind them 600 µs after it, on an idle device.
+    """
+    if _is_light(trace):
+        return
+    places, count = numbers(activities.process, activities.device)
+    for place in range(count):
+        rows = np.flatnonzero((places == place) & (call >= 0))
+        _, at = np.unique(call[rows], return_index=True)  # the first of each launch
+        rows = rows[np.sort(at)]
+        began = trace.api.start[call[rows]]
+        order = np.argsort(began, kind="stable")
+        late = (activities.start[rows] - began)[order]
+        last = np.flatnonzero(late <= AHEAD_TOLERANCE_NS).max(initial=-1)
+        behind, late = rows[order][last + 1 :], late[last + 1 :]
+        if len(behind) < 2 or late.min() < _LATE_NS:
+            continue
+        of_device = np.flatnonzero(activities.device == activities.device[rows[0]])
+        free = np.append(0, np.maximum.accumulate(activities.end[of_device]))[np.searchsorted(of_device, behind)]
+        idle = activities.start[behind] - free
+        if (idle >= 10 * TOLERANCE_NS).sum() >= 2:
+            of = f"the last work of device {activities.device[rows[0]]}"
+            why = f"{of} all begins {late.min() / 1e3:,.0f} µs or more after its launch"
+            yield Doubt(f"{why}, though it idles: its clock may have jumped", _NO_ROWS)
 
 
 def _is_light(trace: Trace) -> bool:
