@@ -26,6 +26,7 @@ Examples:
   intertoken syncs rep.sqlite                      the syncs of a token
   intertoken gaps rep.sqlite --untraced-tokens-per-s 748.7
   intertoken compare base.sqlite new.sqlite        what changed, with intervals
+  intertoken ab -- ./old -m gguf --- ./new -m gguf measure two commands in turns
   intertoken whatif rep.sqlite --without-syncs     predict the rate without syncs
   intertoken check rep.sqlite --budget budget.toml exit code 1 if a token exceeds the budget
   intertoken dashboard runs rep.sqlite             view recordings side by side

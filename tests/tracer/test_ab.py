@@ -136,6 +136,8 @@ def test_what_recording_costs_is_told_where_a_rate_is_printed(built):
     assert "| per s | 100 | 1,001.0: " in done.stdout
     assert "light recorder, ±0.0 % time per unit of work by one plain run of each" in done.stdout
     assert "| syncs per step | 1 | 1 |" in done.stdout
+    assert "| idle" not in done.stdout
+    assert "- figures that a recording does not carry are left out: without 19 of 19 idle times: " in done.stdout
 
 
 def test_without_the_recorder_and_without_a_rate_whole_processes_count():
@@ -167,6 +169,18 @@ def test_a_variant_that_fails_is_named_and_the_rest_is_kept(ends, said, tmp_path
     kept = json.loads((tmp_path / "out" / "campaign.json").read_text())
     assert kept["rounds"] == 1
     assert kept["variants"][1]["rates"] == [100]
+
+
+def test_ctrl_c_ends_it_and_not_only_a_run(tmp_path):
+    script = "import os, signal; os.kill(os.getpid(), signal.SIGINT); import time; time.sleep(9)"
+    done = run("ab", "--no-recorder", "--", sys.executable, "-c", script, "---", "true")
+    assert (done.exit_code, done.stderr.splitlines()[-1]) == (130, "Aborted!")
+
+
+def test_names_and_commands_stay_in_their_cells():
+    done = ab("--vary", "X=a|b,`c`", "--rounds", 2, "--no-recorder", "--", "true", "<b>", "{X}")
+    assert done.stdout.splitlines()[0] == r"|  | `X=a\|b` | `X='c'` |"
+    assert "- `X='c'`: `true '<b>' ''c''`" in done.stdout
 
 
 @pytest.mark.parametrize(

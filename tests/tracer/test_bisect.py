@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+import time
 from math import log
 from pathlib import Path
 
@@ -16,6 +17,13 @@ from tracer.analysis.interval import Interval
 from tracer.errors import ProgramError
 from tracer.experiments.bisect import BAD, GOOD, Search, SkippedError
 from tracer.experiments.turns import UNDECIDED, Rate, Turns
+
+
+def until(holds):
+    deadline = time.monotonic() + 30
+    while not holds() and time.monotonic() < deadline:
+        time.sleep(0.02)
+
 
 JSON = Path(__file__).parents[2] / "docs" / "reference" / "json.md"
 
@@ -149,6 +157,22 @@ def test_one_command_that_builds_and_runs(repository):
     assert re.match(r"rate against the good end: −[01]\.\d % \[", lines[1])
     assert any(re.search(r"Change 5: skipped: its build ended with exit code 125", line) for line in lines)
     assert lines[-1].endswith("wrong with a probability of at most 5 %")
+
+
+def test_a_signal_ends_it_and_leaves_no_work_tree(repository):
+    """It is passed on to what runs: here to a build."""
+    script = "import time; open('{}', 'w'); time.sleep(60)"
+    began = repository.parent / "began"
+    command = [sys.executable, "-m", "intertoken", "bisect", "--repository", repository, "--good", "HEAD~2",
+               "--", sys.executable, "-c", script.format(began), "---", *RUN]  # fmt: skip
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]) as process:
+        until(began.exists)
+        assert len(git(repository, "worktree", "list").splitlines()) == 3
+        process.terminate()
+        told = process.communicate(timeout=30)[1]
+    assert process.returncode == 2
+    assert re.search(r"intertoken: the build of [0-9a-f]{10} ended by SIGTERM$", told.strip())
+    assert len(git(repository, "worktree", "list").splitlines()) == 1
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def ab(
     from tracer.experiments.printed import form_of
     from tracer.experiments.programs import lettered, varied
     from tracer.experiments.turns import MOST, Until, direction, told_within
-    from tracer.files.output import empty_folder, write_output
+    from tracer.files.output import empty_folder, signals_unwind, write_output
     from tracer.reporting.ab import campaign_facts, markdown
 
     if rounds is not None and (percent is not None or most is not None):
@@ -75,6 +75,7 @@ def ab(
     within = None if rounds else (percent or 1.0) / 100
     until = Until(told_within(within), most or MOST) if within else Until(direction, rounds or 0, exactly=True)
     with ExitStack() as stack:
+        stack.enter_context(signals_unwind())
         place = empty_folder(folder) if folder else Path(stack.enter_context(tempfile.TemporaryDirectory()))
         campaign = Campaign.of(variants, until, place)
         campaign.form = None if expression is None else form_of(expression)

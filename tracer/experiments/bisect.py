@@ -9,6 +9,7 @@ build or run fails, with exit code 125 or any other, is skipped.
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,9 +23,10 @@ from tracer.analysis.interval import Interval
 from tracer.errors import ProgramError, RecordError, UsageError, printable
 from tracer.experiments.ab import Campaign, compared
 from tracer.experiments.printed import Form, last_line
-from tracer.experiments.programs import Run, Variant
+from tracer.experiments.programs import Run, Variant, heed
 from tracer.experiments.sequential import ERROR
 from tracer.experiments.turns import Until
+from tracer.files.output import signals_unwind
 from tracer.recorders import foreground
 
 MOST: Final = 100
@@ -32,6 +34,7 @@ MOST: Final = 100
 GOOD: Final = "good"
 BAD: Final = "bad"
 SKIPPED: Final = "skipped"
+_STOPPED: Final = (-signal.SIGTERM, -signal.SIGHUP)  # which we pass on to what runs: nothing is skipped then
 _UNDECIDED: Final = 3  # commits, after which the host is too noisy for the difference
 _PRECISE: Final = 0.4  # half the interval of the ends, of their difference: narrower costs more than it saves later
 
@@ -233,6 +236,7 @@ class Bisection:
         """
         self.search = Search(len(self.commits) - 1, most)
         with (
+            signals_unwind(),
             worktree(self.repository, self.trees / "good", self.commits[0].name) as good,
             worktree(self.repository, self.trees / "next", self.commits[-1].name) as tried,
         ):
@@ -258,6 +262,9 @@ class Bisection:
                 code = foreground.run(command, output=file.fileno(), folder=tree)
             except OSError as problem:
                 raise RecordError(f"{command[0]} cannot be run: {problem.strerror or problem}") from problem
+        heed(code)
+        if code in _STOPPED:
+            raise ProgramError(f"the build of {self.commits[number].short} {foreground.how_it_ended(code)}")
         if code:
             line = last_line(output)
             raise SkippedError(f"its build {foreground.how_it_ended(code)}{f': {line}' if line else ''}")
@@ -274,7 +281,7 @@ class Bisection:
         try:
             campaign.run()
         except ProgramError as problem:
-            if problem.whose == commit.short:
+            if problem.whose == commit.short and problem.code not in _STOPPED:
                 raise SkippedError(str(problem)) from None
             raise
         self.unit, self.is_recorded = campaign.unit, campaign.is_recorded

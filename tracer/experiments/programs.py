@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from tracer.recorders.window import WHOLE
 SEPARATOR: Final = "---"
 """Between two commands."""
 OUTPUT: Final = "output.txt"
+_INTERRUPTED: Final = (-signal.SIGINT, 128 + signal.SIGINT)
 FIGURES: Final = {
     "gap_us": "gap p50, µs", "idle_us": "idle per step, µs", "syncs": "syncs per step", "copies": "copies per step",
     "launches": "launches per step",
@@ -129,6 +131,7 @@ def run(variant: Variant, place: Path, *, recorded: bool, form: Form | None = No
         form: of the rate that it prints; None for those that are known.
 
     Raises:
+        KeyboardInterrupt: SIGINT ended it.
         ProgramError: it ends with another exit code than 0, or with a signal.
         RecordError: it cannot be started, or recorded.
     """
@@ -142,6 +145,7 @@ def run(variant: Variant, place: Path, *, recorded: bool, form: Form | None = No
                 why = "" if trace else light.why_nothing(rings)
         else:
             code, seconds = _run(variant, file.fileno())
+    heed(code)
     if code:
         line = last_line(output)
         said = f"; it printed last: {line}" if line else ""
@@ -152,6 +156,12 @@ def run(variant: Variant, place: Path, *, recorded: bool, form: Form | None = No
     if keep:
         nsys_parquet.write(trace, place / "recording")
     return _told(trace, variant.name, seconds, printed)
+
+
+def heed(code: int) -> None:
+    """End as a program that Ctrl-C ended, which also reached it. Raises KeyboardInterrupt."""
+    if code in _INTERRUPTED:
+        raise KeyboardInterrupt
 
 
 def _run(variant: Variant, output: int, rings: Path | None = None) -> tuple[int, float]:
@@ -187,4 +197,6 @@ def _told(trace: Trace, name: str, seconds: float, printed: Printed | None) -> R
         "launches": summary.launches_per_token,
     }
     figures = {name: float(value) for name, value in values.items() if value is not None}
+    if len(figures) < len(values):
+        why = why or summary.left_out or summary.what or ""
     return Run(seconds, printed, measured, figures, summary.gpu, why)

@@ -135,7 +135,7 @@ def hidden_folder(path: Path) -> Iterator[Path]:
     clear_away(path)
     folder = path.with_name(f".{_short(path)}.{uuid.uuid4().hex[:8]}.partial")
     lock = None
-    with _signals_unwind():
+    with signals_unwind():
         try:
             folder.mkdir()
             lock = lock_folder(folder)
@@ -229,7 +229,7 @@ def _rename(old: Path, new: Path, flags: int) -> int:
 
 
 @contextmanager
-def _signals_unwind() -> Iterator[None]:
+def signals_unwind() -> Iterator[None]:
     """Turn SIGTERM and SIGHUP, where they would end the process immediately, into SystemExit with the shell's code."""
 
     def unwind(number: int, frame: FrameType | None) -> None:

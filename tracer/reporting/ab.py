@@ -121,7 +121,7 @@ def _below(facts: dict[str, Any]) -> Iterator[str]:
     yield f"rate: {_source(facts)}"
     if facts["recorded"] and facts["recording_cost"] is not None:
         yield f"light recorder, {percent_of(facts['recording_cost'])} time per unit of work by one plain run of each"
-    elif not facts["recorded"]:
+    if not facts["recorded"]:
         yield f"without the recorder: {plain(facts['why'], 300) or 'as asked'}"
     elif facts["why"]:
         yield f"figures that a recording does not carry are left out: {plain(facts['why'], 300)}"
@@ -154,4 +154,4 @@ def _source(facts: dict[str, Any]) -> str:
 
 def _code(text: str) -> str:
     """A text as code in a cell of a table."""
-    return f"`{plain(text, 500)}`".replace("|", "\\|")
+    return f"`{plain(text, 500).replace('`', chr(39))}`".replace("|", "\\|")
