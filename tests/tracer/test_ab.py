@@ -178,9 +178,10 @@ def test_ctrl_c_ends_it_and_not_only_a_run(tmp_path):
 
 
 def test_names_and_commands_stay_in_their_cells():
-    done = ab("--vary", "X=a|b,`c`", "--rounds", 2, "--no-recorder", "--", "true", "<b>", "{X}")
+    done = ab("--vary", "X=a|b,`c`", "--rounds", 3, "--no-recorder", "--", "true", "<b>", "{X}")
     assert done.stdout.splitlines()[0] == r"|  | `X=a\|b` | `X='c'` |"
     assert "- `X='c'`: `true '<b>' ''c''`" in done.stdout
+    assert "each pair of rounds in a drawn order and its reverse, the last without one; 95 %" in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -117,7 +117,9 @@ def _verdict(variant: dict[str, Any], until: float | None) -> str:
 
 def _below(facts: dict[str, Any]) -> Iterator[str]:
     """How it was measured, what changed in a step, the commands, the machine and the versions."""
-    yield f"{facts['rounds']} rounds in turns, each pair of rounds in a drawn order and its reverse; {_method(facts)}"
+    odd = ", the last without one" if facts["rounds"] % 2 else ""
+    rounds = f"{facts['rounds']} rounds in turns, each pair of rounds in a drawn order and its reverse{odd}"
+    yield f"{rounds}; {_method(facts)}"
     yield f"rate: {_source(facts)}"
     if facts["recorded"] and facts["recording_cost"] is not None:
         yield f"light recorder, {percent_of(facts['recording_cost'])} time per unit of work by one plain run of each"
