@@ -53,14 +53,14 @@ Bundles = dict[tuple[int, int, int], list[Marks]]  # by ring, kind and shade
 
 _HEAVIEST = 2400  # marks in one figure, see `_weight`: what a browser redraws without a stutter, and under 300 KB
 _FEWEST_BINS = 16
-_MOST_GAPS = 150
+_MOST_GAPS = 600  # that are shaded one by one: of more, most are narrower than two pixels
 _APART = 44  # px from one token's number to the next, at least
 _BESIDE = 0.01  # of the whole, on either side
 
 
 def limits_of(runs: Sequence[Run], view: View) -> tuple[int, int]:
     """The range of the time axis, ns from time 0."""
-    return view.range or align.default_range(_tokens(runs), view.align)
+    return view.range or align.default_range(_tokens(runs), token_of(runs, view), view.align)
 
 
 def token_of(runs: Sequence[Run], view: View) -> int:
@@ -92,7 +92,8 @@ def timeline_of(runs: Sequence[Run], view: View, theme: str, width: int, brief: 
     plot = figures.timeline_plot(drawings, limits, origin, theme, within, bool(view.find), view.ruler)
     look = THEMES[theme]
     plot["layout"]["shapes"] += figures.summed_area(*_area_of(runs, view), look)
-    usual = align.default_range(_tokens(runs), view.align)  # the browser's range for a view without one
+    # the browser's range for a view without one
+    usual = align.default_range(_tokens(runs), token_of(runs, view), view.align)
     plot["layout"]["meta"] = {"usual": [time / 1e9 for time in usual], "part": part_of(runs, view, theme)}
     plot = figures.with_differences(plot, _differences(runs, view, drawings), limits, within, look)
     return plot, figures.height_of(drawings)
@@ -255,7 +256,7 @@ def _gaps(run: Run, panel: Panel, viewport: marks.Viewport) -> pd.DataFrame:
         & (table["gap"] > 0)
         & table["device"].isin(list(bands))
     ]
-    seen = seen.nlargest(_MOST_GAPS, "gap").sort_values("start") if len(seen) > _MOST_GAPS else seen
+    seen = _merged(seen, int(4 * viewport.ns_per_pixel)) if len(seen) > _MOST_GAPS else seen
     start, gap = seen["start"].to_numpy(dtype=np.int64), seen["gap"].to_numpy(dtype=np.int64)
     bears = gap >= figures.LABELLED * viewport.ns_per_pixel
     texts = np.full(len(seen), "", dtype=object)
@@ -271,6 +272,14 @@ def _gaps(run: Run, panel: Panel, viewport: marks.Viewport) -> pd.DataFrame:
             "bottom": np.array([band.bottom for band in on], dtype=np.int64),
         }
     )
+
+
+def _merged(gaps: pd.DataFrame, apart: int) -> pd.DataFrame:
+    """The gaps, but one for all shorter ones of a device that begin within so many ns, as long as they are together."""
+    short = gaps["gap"] < apart
+    together = gaps[short].groupby(["device", gaps["start"] // max(apart, 1)], sort=False)
+    joined = together.agg({"start": "first", "end": "last", "gap": "sum", "step": "first"}).reset_index("device")
+    return pd.concat([gaps[~short], joined]).sort_values("start", kind="stable", ignore_index=True)
 
 
 def _made_of(gap: dict[Any, Any]) -> str:

@@ -13,11 +13,12 @@ from collections.abc import Iterator, Sequence
 from itertools import count, takewhile
 from typing import Final
 
-from tracer.text import LONGEST, plain, with_sign
+from tracer.text import LONGEST, UNITS, duration, plain, with_sign
 
-__all__ = ["LONGEST", "apart", "brief_site", "fitting", "markup", "plain", "width_of"]
+__all__ = ["LONGEST", "apart", "brief_site", "duration", "fitting", "markup", "plain", "width_of"]
 
 _BETWEEN: Final = "-_ /.·~"  # the boundaries of words in a name
+_WORDS: Final = _BETWEEN.replace(".", "")  # "1.1b" is one word
 _WIDTHS: Final = {
     letter: width
     for letters, width in (
@@ -34,37 +35,53 @@ _LONGEST: Final = 100
 
 
 def apart(names: Sequence[str], limit: int) -> list[str]:
-    """Distinct names of at most `limit` characters: the middle is cut or, if that would make two equal, what they share
-    before and after their difference.
+    """Distinct names of at most `limit` characters: if one is longer, all have what differs whole, and those words that
+    fit of what they share before and after it; names that differ nearly everywhere are cut in their middle.
 
     Example:
         >>> apart(["llama-1.1b-sccc-sequential-cuda", "llama-1.1b-saaas-sequential-cuda"], 20)
-        ['llama-1.1…sccc…cuda', 'llama-1.1…saaas…cuda']
+        ['llama…sccc', 'llama…saaas']
+        >>> apart(["llama-1.1b-sccc-branches-cuda", "llama-1.1b-saaas-sequential-cuda"], 16)
+        ['sccc-branches', 'saaas-sequential']
     """
-    short = [plain(name, limit) for name in names]
-    for alike in {text for text in short if short.count(text) > 1}:
-        places = [place for place, text in enumerate(short) if text == alike]
-        group = list(dict.fromkeys(names[place] for place in places))
-        shortened = dict(zip(group, _around_difference(group, limit), strict=True)) if len(group) > 1 else {}
-        for place in places:
-            short[place] = shortened.get(names[place], alike)
-    return short
+    group = list(dict.fromkeys(names))
+    if len(group) < 2 or all(len(name) <= limit for name in group):
+        return [plain(name, limit) for name in names]
+    shortened = dict(zip(group, _around_difference(group, limit), strict=True))
+    return [shortened[name] for name in names]
 
 
 def _around_difference(names: Sequence[str], limit: int) -> list[str]:
     """The differing parts of distinct names, with as much context as there is room for."""
     before = _shared(names)
     behind = _shared([name[before:][::-1] for name in names])
-    room = limit - 2 - max(len(name) - before - behind for name in names)
-    if room < 0:  # they differ nearly everywhere
-        return [f"{plain(name, limit - 4)} {number}" for number, name in enumerate(names, 1)]
-    tail = min(behind, room // 3)
-    head = min(before, room - tail)
-    return [
-        plain(name[:head] + ("…" if head < before else "") + name[before : len(name) - behind]
-              + ("…" if tail < behind else "") + name[len(name) - tail :])
-        for name in names
-    ]  # fmt: skip
+    longest = max(len(name) - before - behind for name in names)
+    room = limit - 2 - longest
+    if longest > limit or not before + behind:  # they differ nearly everywhere
+        return _cut(names, limit)
+    name, own = names[0], [name[before : len(name) - behind] for name in names]
+    tail = min(behind, max(room, 0) // 3)
+    head = min(before, max(room, 0) - tail)
+    first, last = name[:head], name[len(name) - tail :]
+    if head < before:
+        first = f"{first[: max((first.rfind(each) for each in _WORDS), default=-1) + 1].rstrip(_BETWEEN)}…"
+    if tail < behind:
+        starts = [at for at in map(last.find, _WORDS) if at >= 0]
+        last = f"…{last[min(starts) :].lstrip(_BETWEEN) if starts else ''}"
+    first, last = ("" if part == "…" else part for part in (first, last))
+    return [plain((first + each + last).strip(_BETWEEN) if first or last else each.strip(_BETWEEN)) for each in own]
+
+
+def _cut(names: Sequence[str], limit: int) -> list[str]:
+    """Names cut in their middle; those that would then be alike by what differs among them, or by a number."""
+    short = [plain(name, limit) for name in names]
+    for alike in {text for text in short if short.count(text) > 1}:
+        places = [place for place, text in enumerate(short) if text == alike]
+        group = [names[place] for place in places]
+        differs = _around_difference(group, limit) if len(group) < len(names) else None
+        for number, place in enumerate(places):
+            short[place] = differs[number] if differs else f"{plain(names[place], limit - 4)} {number + 1}"
+    return short
 
 
 def _shared(names: Sequence[str]) -> int:
@@ -129,25 +146,6 @@ def safe_name(name: str) -> str:
     return clean or "recording"
 
 
-_UNITS = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"))
-
-
-def duration(ns: float, digits: int = 3) -> str:
-    """A time to `digits` significant digits, in ns, µs, ms or s.
-
-    Example:
-        >>> duration(150_321), duration(999_999), duration(32), duration(-2_500_000)
-        ('150 µs', '1.00 ms', '32 ns', '−2.50 ms')
-    """
-    sign, size = ("−" if ns < 0 else ""), abs(float(ns))
-    for scale, unit in _UNITS:
-        if size >= scale * (1 - 0.5 * 10.0**-digits):
-            value = size / scale
-            whole = len(str(int(value + 0.5 * 10.0 ** -(digits - 1))))
-            return f"{sign}{value:,.{max(digits - whole, 0)}f} {unit}"
-    return f"{sign}{size:.0f} ns"
-
-
 def microseconds(us: float | None) -> str:
     """µs to three significant digits, or a dash for none."""
     return "–" if us is None else duration(us * 1e3)
@@ -183,7 +181,7 @@ def ticks(low: int, high: int, most: int) -> tuple[list[int], list[str]]:
     step = 1
     while (high - low) / step > most:
         step = next(s for s in _steps() if s > step)
-    unit, name = next(((int(scale), unit) for scale, unit in _UNITS if step >= scale), (1, "ns"))
+    unit, name = next(((int(scale), unit) for scale, unit in UNITS if step >= scale), (1, "ns"))
     times = list(range(-(-low // step) * step, high + 1, step))
     return times, [f"{t // unit:,} {name}".replace("-", "−") if t else "0" for t in times]
 

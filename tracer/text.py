@@ -1,5 +1,6 @@
 """How texts and numbers are shown: names from recordings made safe for a terminal, a spreadsheet and a web page, and
-numbers with a sign, the format of every difference in the output; and tables as JSON.
+numbers with a sign, the format of every difference in the output, times in a unit by their size, counted things; and
+tables as JSON.
 """
 
 from __future__ import annotations
@@ -109,6 +110,36 @@ def percent(share: float, digits: int = 1) -> str:
         ('+1.5 %', '−20 %', '±0.00 %')
     """
     return f"{signed(100 * share, digits)} %"
+
+
+UNITS = ((1e9, "s"), (1e6, "ms"), (1e3, "µs"))
+
+
+def duration(ns: float, digits: int = 3) -> str:
+    """A time to `digits` significant digits, in ns, µs, ms or s.
+
+    Example:
+        >>> duration(150_321), duration(999_999), duration(32), duration(-2_500_000)
+        ('150 µs', '1.00 ms', '32 ns', '−2.50 ms')
+    """
+    sign, size = ("−" if ns < 0 else ""), abs(float(ns))
+    for scale, unit in UNITS:
+        if size >= scale * (1 - 0.5 * 10.0**-digits):
+            value = size / scale
+            whole = len(str(int(value + 0.5 * 10.0 ** -(digits - 1))))
+            return f"{sign}{value:,.{max(digits - whole, 0)}f} {unit}"
+    return f"{sign}{size:.0f} ns"
+
+
+def counted(number: float | None, what: str, shown: str | None = None) -> str:
+    """A number of things, by the word for one; `shown` is the number as text.
+
+    Example:
+        >>> counted(1, "step"), counted(1200, "copy"), counted(0, "launch")
+        ('1 step', '1,200 copies', '0 launches')
+    """
+    several = f"{what[:-1]}ie" if what.endswith("y") else f"{what}e" if what.endswith(("ch", "s")) else what
+    return f"{f'{number:,}' if shown is None else shown} {what if number == 1 else f'{several}s'}"
 
 
 def json_rows(table: pd.DataFrame) -> list[dict[str, Any]]:

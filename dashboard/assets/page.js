@@ -46,6 +46,13 @@ window.dashAgGridFunctions.withoutFormula = function ({ value, formatValue }) {
   if (typeof value !== "string") return formatValue(value);
   return /^[=+\-@\t\r]/.test(value) ? `'${value}` : value;
 };
+const LEGEND = 34; // px that the legend of a saved picture adds below
+// A colour as the browser writes it; "" if it is none, as an array of them.
+const asColour = (text) => {
+  const { style } = document.createElement("i");
+  style.color = typeof text === "string" ? text : "";
+  return style.color;
+};
 window.dash_clientside = window.dash_clientside || {};
 window.dash_clientside.intertoken = {
   latest: { view: null },
@@ -138,10 +145,27 @@ window.dash_clientside.intertoken = {
     const plot = document.querySelector(`#${figure} .js-plotly-plot`);
     if (!plot) return;
     const surface = getComputedStyle(document.documentElement).getPropertyValue("--surface");
-    const layout = { ...plot.layout, paper_bgcolor: surface, plot_bgcolor: surface };
-    const { clientWidth: width, clientHeight: height } = plot;
-    const size = { width: width, height: height, scale: format === "png" ? 2 : 1 };
-    await window.Plotly.downloadImage({ data: plot.data, layout: layout }, { format: format, filename: `intertoken-${figure}`, ...size });
+    const { margin } = plot._fullLayout, { clientWidth: width, clientHeight: height } = plot;
+    const legend = { orientation: "h", x: 0, xanchor: "left", yref: "container", y: 0, yanchor: "bottom", itemsizing: "trace" };
+    const layout = {
+      ...plot.layout, paper_bgcolor: surface, plot_bgcolor: surface, width, height: height + LEGEND,
+      margin: { ...plot.layout.margin, b: margin.b + LEGEND }, showlegend: true, legend,
+    };
+    const size = { width: width, height: height + LEGEND, scale: format === "png" ? 2 : 1 };
+    const data = [...plot.data, ...window.dash_clientside.intertoken.legendOf(plot.data)];
+    await window.Plotly.downloadImage({ data, layout }, { format: format, filename: `intertoken-${figure}`, ...size });
+  },
+  // A trace for each colour and pattern drawn, with no points but a place in the legend, by its name in that of the page.
+  legendOf: function (data) {
+    const names = new Map([...document.querySelectorAll(".legend li")].map((entry) => [asColour(entry.firstChild.style.background), entry.innerText]));
+    const drawn = new Map();
+    for (const { type, name, marker, x } of data) {
+      if (marker?.color === "rgba(0,0,0,0)" || (Array.isArray(x) && !x.some(Boolean))) continue;
+      const colour = asColour(marker?.pattern ? "" : marker?.color), place = /^idle (\w+)$/.exec(name)?.[1]?.replace("_", " the ");
+      const called = place ? `idle ${place.replace("between the", "between")}` : names.get(colour) || (type === "bar" && colour && name);
+      if (called && (place || colour)) drawn.set(called, { type: "bar", name: called, x: [null], y: [null], marker: { ...marker, opacity: 1 }, showlegend: true });
+    }
+    return [...drawn.values()];
   },
 
   // Copy a text when a button is pressed, which confirms it for a moment; false if the browser refuses.

@@ -9,6 +9,7 @@ import pandas as pd
 from dash import Dash, ctx, dcc, html
 from dash.exceptions import PreventUpdate
 
+from dashboard.headline import tracing
 from dashboard.pages import Page, link, parts
 from dashboard.pages.runs import keep_options, keep_run, lead
 from dashboard.pages.whatif import ALL, what_if_of
@@ -116,9 +117,9 @@ def warning_of(run: Run | None) -> str:
     given = f"{run.rate_note}. ".capitalize() if run.rate_note else ""
     if run.gaps is None or run.gaps.warning is None:
         return given.strip()
-    distortion = f" (tracing overhead × {run.gaps.distortion:.2f})" if run.gaps.distortion is not None else ""
+    overhead = f" ({factor})" if (factor := tracing(run)) else ""
     start = "start from the corrected times" if run.gaps.distortion is not None else "need the engine's own rate"
-    return f"{given}Times inside calls are as recorded{distortion}: {run.gaps.warning}. Predictions {start}."
+    return f"{given}Times inside calls are as recorded{overhead}: {run.gaps.warning}. Predictions {start}."
 
 
 def rows_of(store: RunStore, run: Run, theme: str) -> list[dict[str, Any]]:

@@ -31,6 +31,7 @@ from tracer.analysis.syncs import WAITS
 from tracer.analysis.tokens import Steps
 from tracer.errors import EmptyTraceError, IntertokenError, printable
 from tracer.model.calls import SYNC
+from tracer.model.calls import plain as plain_call
 from tracer.model.columns import of_thread
 from tracer.model.trace import Trace
 from tracer.notes import brief
@@ -163,7 +164,8 @@ def _inventory(run: Run) -> list[Listed]:
         facts = {
             **{key: row[key] for key in ("what", "position", "steps", "stream", "median_us", "max_us")},
             "waiting_share": None if pd.isna(row["waiting_share"]) else row["waiting_share"],
-            **{key: plain(str(row[key]), 200) for key in ("name", "waits_for")},
+            "name": plain(plain_call(row["name"]), 200),
+            "waits_for": plain(str(row["waits_for"]), 200),
             "key": str(row["position"]) if row["what"] == WAITS[SYNC] else f"{row['what']} {row['position']}",
             "thread": f"{name} {thread}".strip(),
             "path": plain(" › ".join(ranges_around(run.trace.nvtx, start, process, thread)), 300),

@@ -98,10 +98,13 @@ def typical_token(runs: Sequence[Tokens]) -> int:
     return int(np.argmin(distance))
 
 
-def default_range(runs: Sequence[Tokens], align: str) -> tuple[int, int]:
-    """One token and a margin around its gap, ns from time 0."""
+def default_range(runs: Sequence[Tokens], token: int, align: str) -> tuple[int, int]:
+    """One token and a margin around its gap, ns from time 0; at the end of all runs the last such range of any."""
     period = max((run.period for run in runs), default=1_000_000)
-    return span(-0.2 * period, 1.15 * period) if align == "end" else span(-0.15 * period, 1.2 * period)
+    low, high = (-0.2 * period, 1.15 * period) if align == "end" else (-0.15 * period, 1.2 * period)
+    last = max((int(run.end[-1]) - run.anchor(token, align) for run in runs if len(run)), default=high)
+    beyond = max(high - last - 0.15 * period, 0)
+    return span(low - beyond, high - beyond)
 
 
 def gap_range(runs: Sequence[Tokens], token: int, align: str) -> tuple[int, int]:

@@ -232,7 +232,16 @@ def _api_events(trace: Trace, calls: pd.DataFrame) -> pd.DataFrame:
         matched = at >= 0
         stream[open_[matched]] = trace[name]["stream"].to_numpy()[at[matched]]
         open_ = open_[~matched]
-    return _events(calls, what, calls["name"], calls["name"], stream)
+    called = _plain_calls(calls["name"])
+    return _events(calls, what, called, called, stream)
+
+
+def _plain_calls(names: pd.Series) -> pd.Series:
+    """Names of calls without their suffixes."""
+    short = [without_suffixes(str(name)) for name in names.cat.categories]
+    number = {name: at for at, name in enumerate(dict.fromkeys(short))}
+    codes = np.array([*(number[name] for name in short), -1], np.int64)[names.cat.codes.to_numpy()]
+    return pd.Series(pd.Categorical.from_codes(codes, pd.Index(list(number), dtype="object")), names.index)
 
 
 def _device_rows(trace: Trace) -> Iterator[Row]:

@@ -138,7 +138,7 @@ def test_clicks_choose_and_measure(pair):
 def test_a_click_on_a_bin_chooses_the_longest_event_it_stands_for_and_says_of_how_many(pair):
     placed, zero = panels_of(pair, BOTH)[1].row(role="api"), pair[1].tokens.anchor(2, "end")
     row = placed.row
-    launches = np.flatnonzero(row.events["full"].astype("str") == "cudaLaunchKernel_v7000")[KERNELS : 2 * KERNELS]
+    launches = np.flatnonzero(row.events["full"].astype("str") == "cudaLaunchKernel")[KERNELS : 2 * KERNELS]
     start = int(row.start[launches[0]])
     low, high = start - 100, int(row.end[launches[-1]]) + 100
     mark = {"what": "click", "y": placed.middle, "event": -1, "x": 0.0, "ends": [(t - zero) / 1e9 for t in (low, high)]}

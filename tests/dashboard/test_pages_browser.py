@@ -546,6 +546,21 @@ def test_one_switch_for_the_gap_of_all_figures(page, bundled):
     page.unlinked("basis=")
 
 
+def test_a_saved_picture_has_a_legend_of_what_is_drawn(page, bundled):
+    page.visit(f"{bundled}?run={VLLM_TWO[0]}&theme=light", BARS)
+    page.says("compare-words", "a step idles")
+    said = {}
+    for figure in ("timeline", "causes"):
+        page.alter("window.Plotly.downloadImage = async (made) => { window.made = made; }")
+        page.run("window.made = null; document.getElementById(arguments[0]).click()", f"save-{figure}-svg")
+        legend = "return window.made && window.made.data.filter((trace) => trace.showlegend).map((trace) => trace.name)"
+        said[figure] = set(page.until(lambda: page.run(legend), "a picture"))  # noqa: B023
+        assert page.run("return window.made.layout.showlegend")
+    assert {"kernel", "CUDA graph", "copy", "inter-token gap", "idle before the graph"} <= said["timeline"]
+    assert "idle between steps" not in said["timeline"]
+    assert {"launch", "host code"} <= said["causes"]
+
+
 def test_a_page_whose_token_is_old_says_so_and_keeps_its_view_over_the_log_in(page, runs):
     hosts = {"hosts": LOOPBACK}
     with served(runs, Serving(token="the one before", **hosts)) as address:

@@ -1,5 +1,6 @@
 """The timeline of recordings whose every time is known: its rows, what is drawn of them, and what is found."""
 
+import re
 from dataclasses import fields
 from unittest import mock
 
@@ -15,7 +16,7 @@ from dashboard.pages.overview.actions import Action, after
 from dashboard.pages.overview.tools import matched
 from dashboard.palette import KINDS
 from dashboard.reading.store import RunStore
-from dashboard.scene import draw, limits_of, place_of, timeline_of, whole_of
+from dashboard.scene import draw, limits_of, place_of, range_of, timeline_of, whole_of
 from dashboard.timeline import pyramid
 from dashboard.timeline.align import AFTER, BEFORE, CAPTURE, captures, phases_of
 from dashboard.timeline.flows import EVENT, LAUNCH, WAIT, event_pairs, flows_of
@@ -346,3 +347,22 @@ def test_the_next_match_goes_through_all_runs_in_time_and_around(pair):
     forth = after(view, Action("find-on"), pair)
     assert after(forth, Action("find-back"), pair).event == view.event
     assert after(View(runs=("a",), find="no such thing"), Action("find-on"), pair).event is None
+
+
+def test_all_gaps_in_view_are_shaded_however_many_and_the_last_step_fills_its_view(tmp_path):
+    formats.write(decode(tokens=2_000), tmp_path / "a")
+    runs = RunStore([tmp_path]).chosen(["a"])
+    view = View(("a",), range=range_of(runs, View(("a",)), "all"))
+    (gaps,) = [trace for trace in timeline_of(runs, view, "light", 1200)[0]["data"] if trace["name"] == "gap"]
+    assert gaps["x"].sum() == pytest.approx(runs[0].gaps.table["gap"].sum() / 1e9)
+    assert len(gaps["x"]) < 700
+    low, high = limits_of(runs, View(("a",), token=1_999))
+    assert (high - low, high) == (1.35 * PERIOD, 0.15 * PERIOD)
+    assert limits_of(runs, View(("a",), token=5)) == (-0.2 * PERIOD, 1.15 * PERIOD)
+
+
+def test_a_call_has_one_form():
+    rows = rows_of(decode(), 0, 10**9, None)
+    (calls,) = [row.events for row in rows if row.role == "api"]
+    assert {str(name) for name in calls["full"]} == {str(name) for name in calls["name"]}
+    assert not any(re.search(r"_v\d+$", str(name)) for name in calls["full"])

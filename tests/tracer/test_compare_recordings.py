@@ -167,7 +167,7 @@ def test_bad_input_is_one_clear_line(tmp_path: Path) -> None:
         script.sync(start + 40, start + 50)
     one.range("step", 0, 900)
     cases = dict(BAD)
-    for name, made, why in (("turned", script, "half of the 12 token steps"), ("one", one, "1 step(s), no two")):
+    for name, made, why in (("turned", script, "half of the 12 token steps"), ("one", one, "1 step, no two")):
         write(made.trace, path := tmp_path / f"{name}.json")
         found = run("compare", path, path)
         assert "--pattern takes the name of a range, kernel or API call that begins a step" in found.stderr

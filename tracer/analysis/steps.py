@@ -17,6 +17,7 @@ from tracer.model.columns import NEVER, Columns, Names, grouped, joined, last_be
 from tracer.model.intervals import Bools, Ints
 from tracer.model.schema import MISSING
 from tracer.notes import LONGEST, clauses, fitting
+from tracer.text import counted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -180,7 +181,7 @@ class Steps:
     @property
     def counted(self) -> str:
         """The number of the steps, in words."""
-        return f"{len(self)} {'token step' if self.decodes else 'step'}(s)"
+        return counted(len(self), "token step" if self.decodes else "step")
 
     @property
     def tokens_per_step(self) -> float | None:
@@ -373,7 +374,9 @@ def regimes_of(table: StepRows) -> tuple[Regime, ...]:
     edges = np.flatnonzero(np.concatenate(([True], values[1:] != values[:-1], [True])))
     if not 2 < len(edges) <= _REGIME + 1 or np.diff(edges).min() < _REGIME:
         return ()
-    labels = [f"{values[first]} sequence(s)" if named else f"kind {n}" for n, first in enumerate(edges[:-1], 1)]
+    labels = [
+        counted(int(values[first]), "sequence") if named else f"kind {n}" for n, first in enumerate(edges[:-1], 1)
+    ]
     return tuple(map(Regime, edges[:-1].tolist(), edges[1:].tolist(), labels))
 
 

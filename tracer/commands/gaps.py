@@ -28,7 +28,7 @@ from tracer.reporting.console import number
 from tracer.reporting.engines import Rows, in_us, joined_tables, notes_of, show_side_by_side, side_by_side
 from tracer.reporting.exports import STACKS, write_stacks
 from tracer.stored import node_kernels
-from tracer.text import spelled
+from tracer.text import counted, spelled
 
 if TYPE_CHECKING:
     from tracer.analysis.recording import Recording
@@ -182,9 +182,15 @@ def _show_engines(facts: dict[str, Any]) -> None:
         "gap p90": lambda one: in_us(one["gap_us"]["p90"]),
         "gap mean": lambda one: in_us(one["gap_us"]["mean"]),
         **{f"  {name}": partial(_cause, name) for name in causes},
-        "over": lambda one: f"{one['gaps']} gaps between {one['steps']} steps (from {one['token_source']})",
+        "over": lambda one: (
+            f"{counted(one['gaps'], 'gap')} between {counted(one['steps'], 'step')} (from {one['token_source']})"
+        ),
     }
     show_side_by_side(facts, rows)
+
+
+def _over(one: dict[str, Any]) -> str:
+    return f"{counted(one['gaps'], 'gap')} between {counted(one['steps'], 'step')} (from {one['token_source']})"
 
 
 def _cause(name: str, one: dict[str, Any]) -> str | None:
@@ -198,7 +204,7 @@ def _show_gaps(facts: dict[str, Any]) -> None:
     gap, causes = facts["gap_us"] or facts["traced_gap_us"], facts["causes_us"]
     corrected = gap != facts["traced_gap_us"]
     how = "   (untraced, corrected)" if corrected else report.distortion_words(facts["distortion"])
-    over = f"{facts['gaps']} gaps between {facts['steps']} steps (from {facts['token_source']}), "
+    over = f"{_over(facts)}, "
     over += f"CUDA graphs traced: {facts['graph_trace']}"
     estimated = report.estimated_row(facts["estimated_untraced_gap_us"], (facts["untraced_gap_us"] or {}).get("mean"))
     console.print(report.grid({"gap": _statistics(gap) + how, **estimated, "over": over}))

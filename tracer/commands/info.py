@@ -16,7 +16,7 @@ from tracer.errors import NoStepsError, TraceError, printable
 from tracer.reporting import console as report
 from tracer.reporting.console import number
 from tracer.reporting.engines import Rows, in_us, notes_of, show_side_by_side, side_by_side
-from tracer.text import json_rows
+from tracer.text import counted, json_rows
 
 if TYPE_CHECKING:
     from tracer.analysis.recording import Recording
@@ -141,9 +141,10 @@ def show_info(facts: dict[str, Any]) -> None:
     if facts["steps_per_s"] is None:
         rates = "–" + (" (one step has no rate)" if facts["steps"] == 1 else usual)
     untraced, traced = number(facts["tokens_per_s"]), number(facts["traced_tokens_per_s"])
-    per_step = ", ".join(f"{number(facts[f'{kind}_per_token'])} {kind}" for kind in ("syncs", "copies", "launches"))
-    more = {"blocking copies": facts["blocking_copies_per_token"], "polls": facts["polls_per_token"]}
-    per_step += "".join(f", {number(count)} {what}" for what, count in more.items() if count)
+    of_kinds = {"sync": "syncs_per_token", "copy": "copies_per_token", "launch": "launches_per_token"}
+    more = {"blocking copy": "blocking_copies_per_token", "poll": "polls_per_token"}
+    of_kinds |= {what: name for what, name in more.items() if facts[name]}
+    per_step = ", ".join(counted(facts[name], what, number(facts[name])) for what, name in of_kinds.items())
     kernels = (f"{printable(k['name'])} {number(k['us'])} µs ({k['calls']:g})" for k in facts.get("kernels", ()))
     rows = {
         "contains": f"{facts.get('of_each') or facts['what']} (from {facts['token_source']}, confidence "
@@ -175,7 +176,7 @@ def _show_whole(console: Console, facts: dict[str, Any]) -> None:
     busy = [f"device {of['device']} {of['busy_share']:.1%} of {number(of['window_us'])} µs" for of in facts["devices"]]
     streams = [
         f"{of['stream'] if single else '{device}:{stream}'.format_map(of)} {of['busy_share']:.1%} "
-        f"({of['kernels']:,} kernels, {of['copies']:,} copies)"
+        f"({counted(of['kernels'], 'kernel')}, {counted(of['copies'], 'copy')})"
         for of in busiest
     ]
     more = f" and {len(streams) - _MOST_STREAMS} more" if len(streams) > _MOST_STREAMS else ""

@@ -16,7 +16,7 @@ from tracer.notes import by_weight, fitting
 from tracer.reporting import console as report
 from tracer.reporting.console import number, rank_facts, show_ranks
 from tracer.reporting.engines import Rows, joined_tables, notes_of, show_side_by_side, side_by_side
-from tracer.text import json_rows
+from tracer.text import counted, json_rows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -95,12 +95,13 @@ def _of_devices(say: Callable[[dict[str, Any]], str]) -> Callable[[dict[str, Any
 _ROWS: Final[Rows] = {
     "busy": _of_devices(lambda row: f"{row['busy_share']:.1%} of {number(row['window_us'])} µs"),
     "streams": lambda facts: "; ".join(
-        f"{row['stream']} {row['busy_share']:.1%} ({row['kernels']:,} kernels, {row['copies']:,} copies)"
+        f"{row['stream']} {row['busy_share']:.1%} "
+        f"({counted(row['kernels'], 'kernel')}, {counted(row['copies'], 'copy')})"
         for row in sorted(facts["streams"], key=lambda row: -row["busy_us"])[:_MOST_STREAMS]
     ),
     "streams overlap": _of_devices(lambda row: f"{number(row['overlap_us'])} µs"),
     "compute at once": _of_devices(lambda row: f"{row['concurrency']:.2f} streams"),
-    "over": lambda facts: f"{facts['steps']} steps",
+    "over": lambda facts: counted(facts["steps"], "step"),
 }
 """What stands side by side of several engines."""
 

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 from tracer.analysis.interval import Interval
 from tracer.analysis.summary import Summary
+from tracer.text import duration
 
+_LONG = 1e4  # µs, from which on times have a larger unit
 MARK = "▲"
 """Marks a figure from a traced pass, which inflates it."""
 
@@ -30,7 +32,9 @@ class Figure:
                 return f"{' to '.join(f'{bound:,.1f}' for bound in self.value.bounds)} {self.unit}"
             bounds = f" [{', '.join(f'{bound:,.1f}' for bound in self.value.bounds)}]" if self.value.bounds else ""
             return f"about {self.value.estimate:,.1f}{bounds} {self.unit}"
-        return f"{self.value:,.1f} {self.unit}{f' {MARK}' if self.inflated else ''}"
+        is_long = self.unit == "µs" and self.value >= _LONG
+        text = duration(self.value * 1e3) if is_long else f"{self.value:,.1f} {self.unit}"
+        return f"{text}{f' {MARK}' if self.inflated else ''}"
 
 
 def idle(of: Summary) -> Figure:
