@@ -18,7 +18,6 @@ from tracer.text import LONGEST, UNITS, duration, plain, with_sign
 __all__ = ["LONGEST", "apart", "brief_site", "duration", "fitting", "markup", "plain", "width_of"]
 
 _BETWEEN: Final = "-_ /.·~"  # the boundaries of words in a name
-_WORDS: Final = _BETWEEN.replace(".", "")  # "1.1b" is one word
 _WIDTHS: Final = {
     letter: width
     for letters, width in (
@@ -35,13 +34,11 @@ _LONGEST: Final = 100
 
 
 def apart(names: Sequence[str], limit: int) -> list[str]:
-    """Distinct names of at most `limit` characters: if one is longer, all have what differs whole, and those words that
-    fit of what they share before and after it; names that differ nearly everywhere are cut in their middle.
+    """Distinct names of at most `limit` characters: if one is longer, what differs among them; names that differ nearly
+    everywhere are cut in their middle.
 
     Example:
-        >>> apart(["llama-1.1b-sccc-sequential-cuda", "llama-1.1b-saaas-sequential-cuda"], 20)
-        ['llama…sccc', 'llama…saaas']
-        >>> apart(["llama-1.1b-sccc-branches-cuda", "llama-1.1b-saaas-sequential-cuda"], 16)
+        >>> apart(["llama-1.1b-sccc-branches-cuda", "llama-1.1b-saaas-sequential-cuda"], 20)
         ['sccc-branches', 'saaas-sequential']
     """
     group = list(dict.fromkeys(names))
@@ -52,24 +49,14 @@ def apart(names: Sequence[str], limit: int) -> list[str]:
 
 
 def _around_difference(names: Sequence[str], limit: int) -> list[str]:
-    """The differing parts of distinct names, with as much context as there is room for."""
+    """The differing parts of distinct names; where one has none, with the shared word before it."""
     before = _shared(names)
     behind = _shared([name[before:][::-1] for name in names])
-    longest = max(len(name) - before - behind for name in names)
-    room = limit - 2 - longest
-    if longest > limit or not before + behind:  # they differ nearly everywhere
-        return _cut(names, limit)
-    name, own = names[0], [name[before : len(name) - behind] for name in names]
-    tail = min(behind, max(room, 0) // 3)
-    head = min(before, max(room, 0) - tail)
-    first, last = name[:head], name[len(name) - tail :]
-    if head < before:
-        first = f"{first[: max((first.rfind(each) for each in _WORDS), default=-1) + 1].rstrip(_BETWEEN)}…"
-    if tail < behind:
-        starts = [at for at in map(last.find, _WORDS) if at >= 0]
-        last = f"…{last[min(starts) :].lstrip(_BETWEEN) if starts else ''}"
-    first, last = ("" if part == "…" else part for part in (first, last))
-    return [plain((first + each + last).strip(_BETWEEN) if first or last else each.strip(_BETWEEN)) for each in own]
+    if any(len(name) == before + behind for name in names):
+        word = max(names[0].rfind(each, 0, max(before - 1, 0)) for each in _BETWEEN)
+        before = word + 1
+    own = [plain(name[before : len(name) - behind].strip(_BETWEEN)) for name in names]
+    return own if all(0 < len(each) <= limit for each in own) and len(set(own)) == len(own) else _cut(names, limit)
 
 
 def _cut(names: Sequence[str], limit: int) -> list[str]:

@@ -78,7 +78,7 @@ def test_without_steps_info_says_how_busy_the_device_is_and_with_what(tmp_path):
     said = " ".join(run("info", path).stdout.split())
     assert "--pattern takes the name of a range, kernel or API call that begins a step" in said
     assert "busy device 0 80.0% of 10 µs" in said
-    assert "streams 7 40.0% (1 kernels, 0 copies); 9 40.0% (2 kernels, 0 copies)" in said
+    assert "streams 7 40.0% (1 kernel, 0 copies); 9 40.0% (2 kernels, 0 copies)" in said
     assert "kernels large 4 µs (1), small 4 µs (2)" in said
     assert "kernels" not in as_json("info", path, "--range", "some"), "of a range that is not there nothing is said"
 
