@@ -80,7 +80,7 @@ def plant(repository: Path, commits: int, first: int, work_us: float) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--commits", type=int, default=64)
-    parser.add_argument("--work", type=float, default=70.0, metavar="US", help="that is planted in each step")
+    parser.add_argument("--work", type=float, default=150.0, metavar="US", help="that is planted in each step")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("-o", "--output", type=Path)
     arguments = parser.parse_args()
