@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tests.engines.drawn import by_hypothesis, seeded
 from tests.engines.judged import WRONG, judge
 from tests.engines.kinds import KINDS
+from tests.engines.known_wrong import KNOWN_WRONG
 from tests.engines.machine import Costs, Graph, Host, Kernel, Machine
 from tests.engines.recorded import GRAPH, NODE
 from tests.engines.truth import DECODE, truth_of
@@ -20,7 +21,7 @@ FEW = 50
 DRAWS = int(os.environ.get("INTERTOKEN_DRAWS", FEW))
 
 
-@given(st.sampled_from([*KINDS]), st.data())
+@given(st.sampled_from([name for name in KINDS if name not in KNOWN_WRONG]), st.data())
 @settings(
     max_examples=DRAWS, derandomize=DRAWS == FEW, suppress_health_check=list(HealthCheck),
     phases=[Phase.generate],  # to shrink what fails takes minutes
@@ -29,6 +30,12 @@ def test_no_answer_is_wrong_without_a_doubt(kind: str, data: st.DataObject) -> N
     drawn = by_hypothesis(data.draw)
     found = judge(*KINDS[kind](drawn))
     assert found.verdict != WRONG, f"{kind}: {found.wrong}\nsaid: {found.said}\n{drawn.parameters}"
+
+
+@pytest.mark.parametrize("kind", KNOWN_WRONG)
+def test_what_is_known_to_be_wrong_still_is(kind: str) -> None:
+    seed, _ = KNOWN_WRONG[kind]
+    assert judge(*KINDS[kind](seeded(kind, seed))).verdict == WRONG, f"take {kind} out of KNOWN_WRONG"
 
 
 def test_a_draw_is_the_same_again() -> None:

@@ -3,7 +3,7 @@
 from contextlib import suppress
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tests.tracer.handmade import PROCESS, THREAD, Script
@@ -59,6 +59,7 @@ def test_periods_gaps_and_bubbles_are_the_sum_of_their_parts(trace: Trace) -> No
     recording = as_found(trace, pattern="token")
     with suppress(EmptyTraceError):
         check_gaps(recording)
+    assume(len(recording.trace.kernels))  # those without a length are left out
     bubbles = value(recording, "bubbles")
     check_causes(bubbles.table, [sum(row) for row in rows(bubbles.table, "length", "communication")])
     assert sum(rows(bubbles.steps, "total")) == sum(rows(bubbles.table, "length"))

@@ -257,9 +257,9 @@ def _late(trace: Trace, steps: Steps, activities: Activities, call: Ints) -> Ite
         began = trace.api.start[call[rows]]
         order = np.argsort(began, kind="stable")
         late = (activities.start[rows] - began)[order]
-        last = np.flatnonzero(late <= _LATE_NS).max(initial=-1)
+        last = np.flatnonzero(late <= AHEAD_TOLERANCE_NS).max(initial=-1)
         behind, late = rows[order][last + 1 :], late[last + 1 :]
-        if not len(behind):
+        if len(behind) < 2 or late.min() < _LATE_NS:
             continue
         of_device = np.flatnonzero(activities.device == activities.device[rows[0]])
         free = np.append(0, np.maximum.accumulate(activities.end[of_device]))[np.searchsorted(of_device, behind)]
